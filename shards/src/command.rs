@@ -1,0 +1,261 @@
+//! What the edge asks of a shard, and what a shard answers: commands in, verdicts out.
+//!
+//! A verdict is data, expected and per item; see [`crate::effect`] for calls that failed.
+
+use crate::ids::{GroupId, Key, LeaseId, MessageId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
+use crate::lease_id::LeaseSeed;
+use crate::place::LaneKey;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// The group of pops and acks that name none. Source: data plane 1.6.
+pub const QUEUE_MODE: &str = "__QUEUE_MODE__";
+
+/// One request, or the part of it that one shard owns.
+#[derive(Debug)]
+pub enum Command {
+    /// Answered by [`Verdict::Push`], one [`DraftVerdict`] per draft, in order.
+    Push { drafts: Vec<Draft> },
+    /// One ask of one shard for what can be delivered now; never waits. Answered by [`Verdict::Pop`].
+    Pop(Pop),
+    /// Wake the slot once there may be something for this pop; see [`Effect::Wake`](crate::effect::Effect::Wake).
+    /// Not answered. At once, when there is something already.
+    Watch(Watch),
+    /// Forget the watch of the slot. Not answered.
+    Unwatch,
+    /// Answered by [`Verdict::Ack`], one [`SetVerdict`] per set, in order.
+    Ack { sets: Vec<AckSet> },
+    /// The answer that held these claims could not be written: free them as if they had not been made. Not answered.
+    GiveBack { lease: LeaseId, claims: Vec<(PartitionId, GroupId)> },
+    /// Options of the queue changed, it was deleted, or its cursors were moved: forget what is remembered of it, so
+    /// that the next command reads the store. Answered by [`Verdict::Done`].
+    QueueChanged { tenant: TenantId, queue: Arc<str> },
+}
+
+/// Messages of one request for one partition, first occurrences of a key only (layer 1 ran at the edge).
+#[derive(Clone, Debug)]
+pub struct Draft {
+    pub lane: LaneKey,
+    /// Number of messages; at least 1.
+    pub count: u32,
+    /// 16 bytes a message, little-endian [`Key`]s, in order.
+    pub keys: Bytes,
+    /// Every key is a minted message id, so none can be in the window.
+    pub all_minted: bool,
+    /// The frames, raw, back to back: see [`crate::frames`].
+    pub frames: Bytes,
+    /// `frames` as one zstd frame, when the edge found it worth it.
+    pub packed: Option<Bytes>,
+    /// OR of the frames' flags.
+    pub flags: u8,
+}
+
+/// Where a pop claims from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PopFrom {
+    /// Any partitions of one queue; creates the queue, registers a named group.
+    Queue { tenant: TenantId, queue: Arc<str> },
+    /// One named partition; creates nothing.
+    Partition(LaneKey),
+}
+
+/// Where a cursor of a group starts that is not registered yet. Source: data plane 4.4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The oldest retained message. Queue mode is always this.
+    All,
+    /// Only what is stored after the registration.
+    New,
+    /// The first stored group at or after an instant.
+    At(Stamp),
+}
+
+#[derive(Clone, Debug)]
+pub struct Pop {
+    pub from: PopFrom,
+    /// [`QUEUE_MODE`] when the request names none.
+    pub group: Arc<str>,
+    pub start: Start,
+    /// Messages wanted at most; at least 1.
+    pub batch: u32,
+    /// Partitions to claim at most; at least 1.
+    pub partitions: u32,
+    /// Stored bytes (inflated) wanted at most; one message is given however large.
+    pub bytes: u64,
+    /// Lease length the request names; the queue's otherwise.
+    pub lease_secs: Option<u32>,
+    pub auto_ack: bool,
+    /// The lease that earlier asks of this call already hold claims under.
+    pub lease: Option<LeaseId>,
+    pub seed: LeaseSeed,
+    /// Later asks or further queues may add claims to this lease.
+    pub more: bool,
+    /// Claim nothing, only count, unless at least so many messages are ready. Source: data plane 4.5, minPopWaitTime.
+    pub at_least: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Watch {
+    pub from: PopFrom,
+    pub group: Arc<str>,
+    pub start: Start,
+}
+
+/// The consumer's word in an ack. Source: data plane 5.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    Completed,
+    Failed,
+    Retry,
+    Dlq,
+}
+
+/// Acks of one call with one partition and one lease id. Source: data plane 5.4.
+#[derive(Clone, Debug)]
+pub struct AckSet {
+    pub tenant: TenantId,
+    pub partition: PartitionId,
+    pub group: Arc<str>,
+    /// `None`: lease-less. A malformed id is `Some(LeaseId::NONE)`, which nobody holds.
+    pub lease: Option<LeaseId>,
+    pub items: Vec<AckItem>,
+}
+
+#[derive(Clone, Debug)]
+pub struct AckItem {
+    pub key: Key,
+    pub word: Disposition,
+    /// Reason sent along, cleaned so that the store takes it; `None` when absent or empty.
+    pub error: Option<Box<str>>,
+}
+
+/// The answer to one command.
+#[derive(Debug)]
+pub enum Verdict {
+    Push(Vec<DraftVerdict>),
+    Pop(PopVerdict),
+    Ack(Vec<SetVerdict>),
+    Done,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DraftVerdict {
+    /// The items that are not duplicates have consecutive offsets from `base`, in draft order.
+    Stored { base: Offset, duplicates: Vec<Duplicate> },
+    /// The store's transaction failed, or could not be tried.
+    Failed,
+    /// Refused alone, nothing written; the text names the cause. Wire word `error`.
+    Refused(&'static str),
+}
+
+/// One item of a draft whose key is stored inside the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duplicate {
+    /// Position in the draft.
+    pub index: u32,
+    /// Offset of the original.
+    pub offset: Offset,
+    /// Id of the original; `None` when its text is gone (zero id on the wire).
+    pub id: Option<MessageId>,
+}
+
+#[derive(Debug, Default)]
+pub struct PopVerdict {
+    pub claims: Vec<Claim>,
+    /// The lease the claims are under; `None` with auto-ack or without claims.
+    pub lease: Option<LeaseId>,
+    /// Messages that are ready, counted up to `at_least`, when nothing was claimed because of it.
+    pub ready: u32,
+    /// The queue's `minPopWaitTime` in milliseconds.
+    pub fill_wait_ms: u32,
+    /// The store could not be asked; the wire answers 500.
+    pub failed: bool,
+}
+
+/// What one pop got of one partition.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub partition: PartitionId,
+    pub group: GroupId,
+    pub name: Arc<str>,
+    /// First and last offset delivered, inclusive.
+    pub start: Offset,
+    pub end: Offset,
+    /// `deliveryAttempt`. Source: data plane 4.8.
+    pub attempt: u32,
+    /// Stored records that hold the span, ascending; they may begin before `start` and end after `end`, and
+    /// offsets may be missing between them only where retention took them.
+    pub records: Vec<Record>,
+}
+
+/// How the bytes of a record are stored. The number is the one on the wire and in the column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    Raw = 0,
+    Zstd = 1,
+}
+
+/// One segment as stored: the unit a framed pop sends.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub base: Offset,
+    pub created_at: Stamp,
+    pub count: u32,
+    pub codec: Codec,
+    /// OR of the frames' flags.
+    pub flags: u8,
+    /// Inflated size.
+    pub raw_len: u32,
+    pub body: Bytes,
+    /// The inflated frames, when they happen to be at hand.
+    pub frames: Option<Bytes>,
+}
+
+impl Record {
+    /// Last offset, inclusive.
+    pub fn last(&self) -> Offset {
+        self.base.plus(self.count as i64 - 1)
+    }
+}
+
+/// Verdicts of one ack set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetVerdict {
+    /// One per item, in order.
+    pub items: Vec<AckOutcome>,
+    /// This call ended the lease of the set.
+    pub released: bool,
+}
+
+/// What became of one ack item. Source: data plane 5.3 and 5.5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckOutcome {
+    Accepted,
+    /// Accepted, and it is the message that was dead-lettered.
+    DeadLettered,
+    /// Completed, below the cursor.
+    Noop,
+    /// Failed, retry or dlq, below the cursor.
+    AlreadyCommitted,
+    Unresolvable,
+    InvalidLease,
+    ConsumerNotFound,
+    NotOwned,
+    DlqRejected,
+    /// The store failed; the lease will expire and the message redeliver.
+    StoreFailed,
+}
+
+/// An event of the outer world for a shard.
+#[derive(Debug)]
+pub enum Event {
+    Command { slot: Slot, command: Command },
+    Appended { commit: crate::ids::CommitId, result: Result<crate::effect::AppendOutcome, crate::effect::StoreError> },
+    Moved { commit: crate::ids::CommitId, result: Result<crate::effect::MoveOutcome, crate::effect::StoreError> },
+    Returned { call: crate::ids::CallId, result: Result<crate::effect::Reply, crate::effect::StoreError> },
+}
+
+/// How long a moment of PostgreSQL's clock lies ahead of `now`, given a reading of both. 0 when it is past.
+pub fn until(at: Stamp, read: Stamp, read_at: Micros) -> Micros {
+    read_at.plus(at.0.saturating_sub(read.0).max(0) as u64)
+}

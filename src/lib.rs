@@ -1,0 +1,13 @@
+//! The edge of the broker: sockets, PostgreSQL, disk, clock, environment. The engine is `queen-shards`.
+
+pub mod config;
+pub mod conn;
+pub mod core_thread;
+pub mod embedded;
+pub mod http;
+pub mod hub;
+pub mod limits;
+pub mod rt;
+pub mod state;
+pub mod store;
+pub mod telemetry;

@@ -1,0 +1,2 @@
+//! The boot order.
+fn main() {}

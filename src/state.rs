@@ -1,0 +1,65 @@
+//! Calls that need neither a lane nor the engine: one SQL function each, `(tenant uuid, args jsonb) returns json`.
+//!
+//! `http` builds a [`StateCall`], `store` runs it, `http` turns the reply into a body.
+
+use queen_shards::effect::StoreError;
+use queen_shards::ids::TenantId;
+
+/// The SQL functions, `queen.<name>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateFn {
+    /// `http/configure.rs`
+    Configure,
+    /// `http/resources.rs`
+    ListQueues,
+    GetQueue,
+    QueueDepth,
+    DeleteQueue,
+    ListNamespaces,
+    ListTasks,
+    ListPartitions,
+    Overview,
+    /// `http/status.rs`
+    Status,
+    StatusQueues,
+    StatusQueue,
+    /// `http/lease.rs`
+    ExtendLease,
+    /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
+    MatchQueues,
+    /// `telemetry`: what the database knows for `/metrics/prometheus`.
+    ClusterMetrics,
+}
+
+#[derive(Debug)]
+pub struct StateCall {
+    pub function: StateFn,
+    pub tenant: TenantId,
+    pub args: serde_json::Value,
+}
+
+/// The JSON text the function returned; `None` for SQL null.
+pub type StateReply = Result<Option<String>, StoreError>;
+
+impl StateFn {
+    /// Name of the function in schema `queen`.
+    pub fn name(self) -> &'static str {
+        match self {
+            StateFn::Configure => "configure",
+            StateFn::ListQueues => "list_queues",
+            StateFn::GetQueue => "get_queue",
+            StateFn::QueueDepth => "queue_depth",
+            StateFn::DeleteQueue => "delete_queue",
+            StateFn::ListNamespaces => "list_namespaces",
+            StateFn::ListTasks => "list_tasks",
+            StateFn::ListPartitions => "list_partitions",
+            StateFn::Overview => "overview",
+            StateFn::Status => "status",
+            StateFn::StatusQueues => "status_queues",
+            StateFn::StatusQueue => "status_queue",
+            StateFn::ExtendLease => "extend_lease",
+            StateFn::MatchQueues => "match_queues",
+            StateFn::ClusterMetrics => "cluster_metrics",
+        }
+    }
+}
