@@ -1,1 +1,61 @@
-//! (to be written)
+//! HTTP requests and responses as the handlers see them. The only room that knows HTTP and JSON.
+//!
+//!     conn: bytes -> head, body -> Request -> routes -> handler (push, pop, ack, ...) -> Response -> bytes
+
+use bytes::Bytes;
+use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Get,
+    Head,
+    Post,
+    Put,
+    Delete,
+    Options,
+    Other,
+}
+
+/// One request, whole: head and body have arrived and passed the limits.
+#[derive(Debug)]
+pub struct Request {
+    pub method: Method,
+    /// Percent-decoded path segments after the leading slash: `/api/v1/pop` is `["api", "v1", "pop"]`.
+    pub segments: Vec<String>,
+    /// The raw query string, without `?`; empty when absent. [`Request::query`] reads it.
+    pub query: String,
+    pub tenant: TenantId,
+    /// `Content-Type`, lower-cased, without parameters.
+    pub content_type: Option<String>,
+    pub body: Bytes,
+    /// Resolves when the client closes the connection while the request is being handled.
+    pub gone: crate::conn::Gone,
+}
+
+/// One answer. `Content-Length` and connection headers are the connection's.
+#[derive(Debug, Default)]
+pub struct Response {
+    pub status: u16,
+    /// `None` for bodiless answers.
+    pub content_type: Option<&'static str>,
+    pub body: Vec<u8>,
+    /// Further header lines, name and value.
+    pub headers: Vec<(&'static str, String)>,
+    /// Claims to give back when this answer cannot be written.
+    pub claims: Option<(LeaseId, Vec<(PartitionId, GroupId)>)>,
+}
+
+impl Response {
+    /// A JSON answer.
+    pub fn json(status: u16, body: impl Into<Vec<u8>>) -> Response {
+        Response { status, content_type: Some("application/json"), body: body.into(), ..Response::default() }
+    }
+    /// A plain-text answer.
+    pub fn text(status: u16, body: impl Into<Vec<u8>>) -> Response {
+        Response { status, content_type: Some("text/plain; charset=utf-8"), body: body.into(), ..Response::default() }
+    }
+    /// A bodiless answer.
+    pub fn empty(status: u16) -> Response {
+        Response { status, ..Response::default() }
+    }
+}
