@@ -1,6 +1,8 @@
 //! What an ack set does to a cursor: completed prefix, signal, budget, dead letter. Source: data plane 5.4 to 5.6.
 //!
-//!     keys --span, resolve--> places --rule--> CursorTo, outcomes, dead letter
+//! ```text
+//! keys --span, resolve--> places --rule--> CursorTo, outcomes, dead letter
+//! ```
 //!
 //! Pure: address, lease check and resolving happened before; whether the row still is as read is the store's to say.
 
@@ -162,3 +164,6 @@ fn outcome(place: Place, word: Disposition) -> AckOutcome {
         (Place::Unknown, _) => AckOutcome::Unresolvable,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,6 +36,9 @@ impl Tail {
             self.cut();
         }
         self.bytes += held(&record);
+        if self.records.len() == self.records.capacity() {
+            self.records.reserve_exact(1 + self.records.len() / 2); // Most lanes hold one; the usual step is four.
+        }
         self.records.push_back(record);
     }
 
@@ -102,7 +105,7 @@ impl Tail {
         let mut bytes = bytes;
         for record in self.records.range(first..) {
             let start = from.max(record.base);
-            let each = (u64::from(record.raw_len) / u64::from(record.count)).max(1);
+            let each = (u64::from(record.raw_len) / u64::from(record.count.max(1))).max(1);
             let here = record.last().0 - start.0 + 1;
             let taken = here.min(messages).min((bytes / each).min(i64::MAX as u64) as i64);
             if 0 < taken {
