@@ -24,8 +24,8 @@ pub use stream::{
 };
 
 use std::future::Future;
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Starts a task on this thread; it runs until it is done or the runtime ends.
@@ -62,18 +62,8 @@ pub async fn race<A: Future, B: Future>(a: A, b: B) -> Either<A::Output, B::Outp
     .await
 }
 
-/// Lets the other tasks of this thread run once.
+/// Lets the other tasks of this thread run once. A task that wakes itself goes to the front of monoio's queue, so an
+/// empty task at its back is awaited instead.
 pub async fn yield_now() {
-    struct Yield(bool);
-    impl Future for Yield {
-        type Output = ();
-        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-            if std::mem::replace(&mut self.0, true) {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }
-    }
-    Yield(false).await
+    monoio::spawn(async {}).await
 }
