@@ -4,6 +4,7 @@
 
 pub mod command;
 pub mod effect;
+pub mod frames;
 pub mod ids;
 pub mod key;
 pub mod lease_id;
