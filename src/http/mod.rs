@@ -3,6 +3,7 @@
 //!     conn: bytes -> head, body -> Request -> routes -> handler (push, pop, ack, ...) -> Response -> bytes
 
 pub mod json;
+pub mod push;
 
 use bytes::Bytes;
 use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};
