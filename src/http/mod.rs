@@ -2,7 +2,9 @@
 //!
 //!     conn: bytes -> head, body -> Request -> routes -> handler (push, pop, ack, ...) -> Response -> bytes
 
+pub mod ack;
 pub mod json;
+pub mod pop;
 pub mod push;
 
 use bytes::Bytes;
