@@ -17,6 +17,7 @@ returns table (
     frame_flags smallint,
     raw_len integer,
     body bytea,
+    keys bytea,
     log_start bigint
 )
 language plpgsql volatile
@@ -36,7 +37,7 @@ begin
     where s.partition_id = p_partition and s.base_offset <= p_from
     order by s.base_offset desc limit 1;
     for v_row in
-        select s.base_offset, s.created_at, s.count, s.codec, s.frame_flags, s.raw_len, s.body
+        select s.base_offset, s.created_at, s.count, s.codec, s.frame_flags, s.raw_len, s.body, s.keys
         from queen.segments as s
         where s.partition_id = p_partition and s.base_offset between coalesce(v_from, p_from) and p_to
         order by s.base_offset
@@ -49,6 +50,7 @@ begin
         frame_flags := v_row.frame_flags;
         raw_len := v_row.raw_len;
         body := v_row.body;
+        keys := v_row.keys;
         return next;
         v_bytes := v_bytes + v_row.raw_len;
         v_messages := v_messages + v_row.base_offset + v_row.count - greatest(p_from, v_row.base_offset);
@@ -57,6 +59,7 @@ begin
     base_offset := null;
     created_at := null;
     body := null;
+    keys := null;
     log_start := coalesce((select p.log_start from queen.partitions as p where p.id = p_partition), -1);
     return next;
 end;

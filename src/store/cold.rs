@@ -9,7 +9,7 @@ use queen_shards::command::{Codec, Record, Start};
 use queen_shards::effect::{
     Call, Contact, CursorRow, FoundLane, GroupRow, KeysRow, LaneRow, Reply, ScanRow, SeededCursor, StoreError,
 };
-use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp};
+use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
 use queen_shards::place::LaneKey;
 use tokio_postgres::{Client, Row};
 
@@ -19,6 +19,7 @@ pub async fn call(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
         Call::Provision { lanes } => provision(client, lanes).await.map(Reply::Lanes),
         Call::FindLane { lane } => find_lanes(client, std::slice::from_ref(lane)).await.map(Reply::Lanes),
         Call::FindPartitions { .. } => find_partitions(client, ask).await,
+        Call::FindQueue { tenant, queue } => find_queue(client, *tenant, queue).await,
         Call::OpenGroup { .. } => open_group(client, ask).await,
         Call::Scan { .. } => scan(client, ask).await,
         Call::SeedCursors { group, start, partitions } => seed_cursors(client, *group, *start, partitions).await,
@@ -209,6 +210,14 @@ async fn seed_cursors(
     Ok(Reply::Cursors { rows: seeded, now })
 }
 
+const FIND_QUEUE: &str = "select * from queen.find_queue($1, $2)";
+
+async fn find_queue(client: &Client, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
+    let params = [param(&One::of(tenant.0)), param(&One::of(queue))];
+    let rows = run(client, Nature::Repeatable, FIND_QUEUE, &params).await?;
+    Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
+}
+
 const FIND_CURSOR: &str = "select *, clock_timestamp() from queen.find_cursor($1, $2)";
 
 async fn find_cursor(client: &Client, partition: PartitionId, group: &str) -> Result<Reply, StoreError> {
@@ -220,14 +229,14 @@ async fn find_cursor(client: &Client, partition: PartitionId, group: &str) -> Re
     )
     .await?;
     let Some(row) = rows.first() else {
-        return Ok(Reply::Cursor { found: None, last_offset: Offset::NONE, log_start: Offset::NONE });
+        return Ok(Reply::Cursor(None));
     };
     let read_at = last_stamp(row)?;
     let mut columns = Columns::of(row);
-    let (last_offset, log_start) = (columns.offset()?, columns.offset()?);
+    columns.skip(2);
     let group: Option<i64> = columns.get()?;
     let cursor: Option<CursorRow> = columns.cursor(read_at)?;
-    Ok(Reply::Cursor { found: group.map(GroupId).zip(cursor), last_offset, log_start })
+    Ok(Reply::Cursor(group.map(GroupId).zip(cursor)))
 }
 
 const READ_KEYS: &str = "select * from queen.read_keys($1, $2, $3, $4, $5, $6)";
@@ -289,7 +298,7 @@ async fn read_records(client: &Client, ask: &Call) -> Result<Reply, StoreError> 
     for row in &rows {
         let mut columns = Columns::of(row);
         let Some(base) = columns.offset_opt()? else {
-            columns.skip(6);
+            columns.skip(7);
             return Ok(Reply::Records { records, log_start: columns.offset()? });
         };
         records.push(Record {
@@ -301,6 +310,7 @@ async fn read_records(client: &Client, ask: &Call) -> Result<Reply, StoreError> 
             raw_len: columns.count()?,
             body: columns.bytes()?,
             frames: None,
+            keys: columns.bytes()?,
         });
     }
     Err(StoreError::Refused("read_records has no last row".into()))
