@@ -130,13 +130,7 @@ impl Embedded {
 
     /// Where shards connect. Known before the server runs.
     pub fn target(&self) -> Target {
-        Target::Unix {
-            dir: self.socket_dir.clone(),
-            port: PORT,
-            user: ROLE.into(),
-            password: None,
-            database: "postgres".into(),
-        }
+        Target::socket(&self.socket_dir, PORT, ROLE, "postgres")
     }
 
     /// What runs, for the boot line.
