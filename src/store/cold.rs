@@ -9,7 +9,7 @@ use queen_shards::command::{Codec, Record, Start};
 use queen_shards::effect::{
     Call, Contact, CursorRow, FoundLane, GroupRow, KeysRow, LaneRow, Reply, ScanRow, SeededCursor, StoreError,
 };
-use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
+use queen_shards::ids::{GroupId, PartitionId, Stamp, TenantId};
 use queen_shards::place::LaneKey;
 use tokio_postgres::{Client, Row};
 
@@ -213,8 +213,13 @@ async fn seed_cursors(
 const FIND_QUEUE: &str = "select * from queen.find_queue($1, $2)";
 
 async fn find_queue(client: &Client, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
-    let params = [param(&One::of(tenant.0)), param(&One::of(queue))];
-    let rows = run(client, Nature::Repeatable, FIND_QUEUE, &params).await?;
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        FIND_QUEUE,
+        &[param(&One::of(tenant.0)), param(&One::of(queue))],
+    )
+    .await?;
     Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
 }
 
