@@ -114,7 +114,7 @@ fn shard(shared: Shared, index: usize, core: Option<usize>, address: SocketAddr,
     }
     let choice = match shared.config.driver {
         Driver::Auto => rt::Choice::Auto,
-        Driver::IoUring => rt::Choice::IoUring,
+        Driver::IoUring => rt::Choice::Uring,
         Driver::Epoll => rt::Choice::Epoll,
     };
     let failed = tell.clone();
