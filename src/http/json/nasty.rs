@@ -7,14 +7,52 @@ pub const SEEDS: [u64; 4] = [1, 0x5eed, 0xdead_beef, 20_261_129];
 
 const LITERALS: &[&str] = &["null", "true", "false", "nul", "True", "NaN", "Infinity"];
 const NUMBERS: &[&str] = &[
-    "0", "-0", "1", "-1", "1.0", "10", "0.5", "1e400", "1E+2", "1e-2", "-0.0e0", "9007199254740993", "18446744073709551616",
-    "123456789012345678901234567890", "0.1000000000000000055511151231257827",
+    "0",
+    "-0",
+    "1",
+    "-1",
+    "1.0",
+    "10",
+    "0.5",
+    "1e400",
+    "1E+2",
+    "1e-2",
+    "-0.0e0",
+    "9007199254740993",
+    "18446744073709551616",
+    "123456789012345678901234567890",
+    "0.1000000000000000055511151231257827",
 ];
 const NOT_NUMBERS: &[&str] = &["00", "01", "-", "+1", ".5", "1.", "1e", "1e+", "0x1", "1_0", "--1"];
 const TEXTS: &[&str] = &[
-    "", "a", "payload", "queue", "items", "plain text of some length, longer than two words", "\\\"", "\\\\", "\\/", "\\b\\f\\n\\r\\t",
-    "\\u0041", "\\u0000", "\\ud83d\\ude00", "\\ud800", "\\udc00", "\\ud800\\u0041", "\\uD83D", "caf\\u00e9", "café", "😀", "\u{7f}",
-    "\u{fffe}", "\u{2028}", "}", "]", "{\\\"payload\\\":1}", ",", ":",
+    "",
+    "a",
+    "payload",
+    "queue",
+    "items",
+    "plain text of some length, longer than two words",
+    "\\\"",
+    "\\\\",
+    "\\/",
+    "\\b\\f\\n\\r\\t",
+    "\\u0041",
+    "\\u0000",
+    "\\ud83d\\ude00",
+    "\\ud800",
+    "\\udc00",
+    "\\ud800\\u0041",
+    "\\uD83D",
+    "caf\\u00e9",
+    "café",
+    "😀",
+    "\u{7f}",
+    "\u{fffe}",
+    "\u{2028}",
+    "}",
+    "]",
+    "{\\\"payload\\\":1}",
+    ",",
+    ":",
 ];
 const NOT_TEXTS: &[&str] = &["\\x", "\\u12", "\\u12g4", "\t", "\n", "\u{0}", "\\U0041"];
 const SPACES: &[&str] = &["", "", "", " ", "\n", "\t", "\r\n", "  "];
@@ -103,7 +141,13 @@ impl Nasty {
         }
     }
 
-    pub fn push_members(&mut self, out: &mut Vec<u8>, open: u8, close: u8, mut member: impl FnMut(&mut Nasty, &mut Vec<u8>)) {
+    pub fn push_members(
+        &mut self,
+        out: &mut Vec<u8>,
+        open: u8,
+        close: u8,
+        mut member: impl FnMut(&mut Nasty, &mut Vec<u8>),
+    ) {
         out.push(open);
         self.space(out);
         for i in 0..self.below(5) {
