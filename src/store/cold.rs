@@ -48,6 +48,12 @@ pub async fn state(client: &Client, call: &StateCall) -> StateReply {
     }
 }
 
+/// One bounded step of removing what deleted queues left; rows removed.
+pub async fn purge_dead(client: &Client, limit: i32) -> Result<i32, StoreError> {
+    let rows = run(client, Nature::Repeatable, "select queen.purge_dead($1)", &[param(&One::of(limit))]).await?;
+    rows.first().map_or(Ok(0), |row| Columns::of(row).get())
+}
+
 const PROVISION: &str = "select * from queen.provision($1, $2, $3, $4)";
 
 async fn provision(client: &Client, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>>, StoreError> {
@@ -213,8 +219,13 @@ async fn seed_cursors(
 const FIND_QUEUE: &str = "select * from queen.find_queue($1, $2)";
 
 async fn find_queue(client: &Client, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
-    let (tenant, queue) = (One::of(tenant.0), One::of(queue));
-    let rows = run(client, Nature::Repeatable, FIND_QUEUE, &[param(&tenant), param(&queue)]).await?;
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        FIND_QUEUE,
+        &[param(&One::of(tenant.0)), param(&One::of(queue))],
+    )
+    .await?;
     Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
 }
 
