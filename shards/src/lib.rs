@@ -11,6 +11,7 @@ pub mod key;
 pub mod lease_id;
 pub mod place;
 pub mod repack;
+pub mod sealed;
 pub mod tail;
 pub mod visible;
 pub mod window;

@@ -119,6 +119,22 @@ impl Slab {
         Some((chunk.end().plus(-1), keys))
     }
 
+    /// Whether the oldest chunk ends at or below `last`. Never the newest chunk.
+    pub fn front_ends_through(&self, last: Offset) -> bool {
+        1 < self.chunks.len() && self.chunks[0].end() <= last.plus(1)
+    }
+
+    /// The oldest chunk that begins above `after`, the newest one excepted: its keys with offsets and stamps.
+    pub fn full_after(&self, after: Offset) -> Option<impl Iterator<Item = (Key, Offset, Stamp)>> {
+        let index = self.chunks.partition_point(|chunk| chunk.base <= after);
+        let chunk = self.chunks.get(index).filter(|_| index + 1 < self.chunks.len())?;
+        let mut run = 0;
+        Some(chunk.keys.iter().enumerate().map(move |(at, &key)| {
+            run += usize::from(chunk.runs.get(run + 1).is_some_and(|next| next.at as usize <= at));
+            (key, chunk.base.plus(at as i64), chunk.stamp(run))
+        }))
+    }
+
     pub fn pop_front(&mut self) {
         let Some(chunk) = self.chunks.pop_front() else { return };
         self.front_no = self.front_no.wrapping_add(1) % CHUNKS_MAX;
