@@ -56,7 +56,8 @@ impl Window {
 
     /// Enters the keys (16 bytes each) of one stored segment.
     ///
-    /// Segments come in ascending offsets, as they lie in the log; what is already here is skipped. About 100 ns a key.
+    /// Segments come in ascending offsets, as they lie in the log; keys at or below the last offset held are skipped, so
+    /// to reach further back it is cleared and loaded again. About 100 ns a key.
     pub fn insert(&mut self, base: Offset, created_at: Stamp, keys: &[u8]) {
         for i in 0..keys.len() / 16 {
             self.enter(Entry { key: key_at(keys, i), offset: base.plus(i as i64), created_at });

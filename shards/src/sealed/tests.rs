@@ -85,7 +85,7 @@ fn a_step() -> impl Strategy<Value = Step> {
     let alphabet = prop_oneof![Just(1u64), 1u64..40, 1u64..5000, Just(1 << 40)];
     let gap = prop_oneof![4 => Just(0i64), 1 => 1i64..9, 1 => Just(1i64 << 33)];
     let pause = prop_oneof![4 => 0i64..50, 1 => Just(1i64 << 33)];
-    let insert = (1usize..1500, alphabet, gap, pause);
+    let insert = (prop_oneof![1usize..3, 1usize..1500], alphabet, gap, pause);
     prop_oneof![
         8 => insert.prop_map(|(count, alphabet, gap, pause)| Step::Insert { count, alphabet, gap, pause }),
         3 => (1usize..6000, prop::bool::weighted(0.8)).prop_map(|(keys_max, drop)| Step::Seal { keys_max, drop }),
