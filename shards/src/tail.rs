@@ -148,21 +148,35 @@ pub fn message_of(record: &Record, offset: Offset) -> Option<Message> {
     if offset < record.base || record.last() < offset {
         return None;
     }
-    let frames = match (&record.frames, record.codec) {
-        (Some(frames), _) => frames.clone(),
-        (None, Codec::Raw) => record.body.clone(),
-        (None, Codec::Zstd) => zstd::bulk::decompress(&record.body, record.raw_len as usize).ok()?.into(),
-    };
-    let mut rest = frames;
+    let mut rest = frames_of(record)?;
     for _ in record.base.0..offset.0 {
         take_frame(&mut rest)?;
     }
     parse(take_frame(&mut rest)?)
 }
 
+/// Ids of all messages of a record, in order; short when it does not decode.
+pub fn ids_of(record: &Record) -> Vec<MessageId> {
+    let mut ids = Vec::with_capacity(record.count as usize);
+    if let Some(mut rest) = frames_of(record) {
+        while let Some(message) = take_frame(&mut rest).and_then(parse) {
+            ids.push(message.id);
+        }
+    }
+    ids
+}
+
+fn frames_of(record: &Record) -> Option<Bytes> {
+    Some(match (&record.frames, record.codec) {
+        (Some(frames), _) => frames.clone(),
+        (None, Codec::Raw) => record.body.clone(),
+        (None, Codec::Zstd) => zstd::bulk::decompress(&record.body, record.raw_len as usize).ok()?.into(),
+    })
+}
+
 fn held(record: &Record) -> usize {
     let frames = record.frames.as_ref().filter(|frames| frames.as_ptr() != record.body.as_ptr());
-    record.body.len() + frames.map_or(0, Bytes::len)
+    record.body.len() + frames.map_or(0, Bytes::len) + record.keys.len()
 }
 
 /// Cuts the first frame off, without its length.

@@ -263,7 +263,8 @@ impl Many {
     /// Lets the oldest chunk go. Where it held a key's lowest occurrence, the next one takes its place in the index.
     fn retire_front(&mut self) {
         if !self.repeats.is_empty() {
-            let Some((end, front)) = self.slab.front() else { return };
+            let front = self.slab.front();
+            let Some(&(_, end, _)) = front.last() else { return };
             for (key, offset, position) in front {
                 if self.repeats.remove(&(key, offset)) {
                     continue;

@@ -34,6 +34,7 @@ fn record(base: i64, count: u32, codec: Codec, with_frames: bool) -> Record {
         raw_len: frames.len() as u32,
         body,
         frames: with_frames.then_some(frames),
+        keys: Bytes::new(),
     }
 }
 

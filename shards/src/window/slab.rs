@@ -110,13 +110,12 @@ impl Slab {
         self.chunks.front().is_some_and(|chunk| chunk.last_stamp() < floor)
     }
 
-    /// Last offset and keys of the oldest chunk.
-    pub fn front(&self) -> Option<(Offset, Vec<(Key, Offset, Position)>)> {
-        let chunk = self.chunks.front()?;
-        let first = (self.front_no % CHUNKS_MAX) << CHUNK_BITS;
+    /// Keys of the oldest chunk, ascending.
+    pub fn front(&self) -> Vec<(Key, Offset, Position)> {
+        let Some(chunk) = self.chunks.front() else { return Vec::new() };
+        let first = self.front_no << CHUNK_BITS;
         let keys = (0..).zip(&chunk.keys);
-        let keys = keys.map(|(at, &key)| (key, chunk.base.plus(i64::from(at)), Position(first | at))).collect();
-        Some((chunk.end().plus(-1), keys))
+        keys.map(|(at, &key)| (key, chunk.base.plus(i64::from(at)), Position(first | at))).collect()
     }
 
     /// Whether the oldest chunk ends at or below `last`. Never the newest chunk.
