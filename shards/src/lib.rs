@@ -14,12 +14,8 @@ pub mod key;
 pub mod lease_id;
 pub mod limits;
 pub mod place;
-<<<<<<< HEAD
-pub mod repack;
 pub mod sealed;
-=======
 pub mod shard;
->>>>>>> main
 pub mod tail;
 pub mod window;
 
