@@ -2,8 +2,12 @@
 //!
 //!     conn: bytes -> head, body -> Request -> routes -> handler (push, pop, ack, ...) -> Response -> bytes
 
+pub mod ack;
 pub mod body;
 pub mod head;
+pub mod json;
+pub mod pop;
+pub mod push;
 pub mod query;
 pub mod refusals;
 pub mod routes;
