@@ -6,7 +6,7 @@
 
 use super::head::Head;
 use super::refusals::Refusal;
-use super::{Method, Request, Response};
+use super::{Method, Request, Response, ack, pop, push};
 use crate::conn::Service;
 use crate::core_thread::Core;
 use crate::limits::NAME_BYTES_MAX;
@@ -75,12 +75,12 @@ async fn not_built(_: &Rc<Core>, _: &Request, _: &Params) -> Response {
 
 /// The hot ones first: the table is searched from the top.
 pub static ROUTES: &[Route] = routes! {
-    Post   "/api/v1/push"                                                       WriteOnly not_built,
-    Get    "/api/v1/pop/queue/:queue"                                           ReadWrite not_built,
-    Get    "/api/v1/pop/queue/:queue/partition/:partition"                      ReadWrite not_built,
-    Get    "/api/v1/pop"                                                        ReadWrite not_built,
-    Post   "/api/v1/ack/batch"                                                  ReadWrite not_built,
-    Post   "/api/v1/ack"                                                        ReadWrite not_built,
+    Post   "/api/v1/push"                                                       WriteOnly push::push,
+    Get    "/api/v1/pop/queue/:queue"                                           ReadWrite pop::queue,
+    Get    "/api/v1/pop/queue/:queue/partition/:partition"                      ReadWrite pop::partition,
+    Get    "/api/v1/pop"                                                        ReadWrite pop::discovery,
+    Post   "/api/v1/ack/batch"                                                  ReadWrite ack::batch,
+    Post   "/api/v1/ack"                                                        ReadWrite ack::single,
     Post   "/api/v1/lease/:leaseId/extend"                                      ReadWrite not_built,
     Post   "/api/v1/transaction"                                                ReadWrite not_built,
 

@@ -17,7 +17,7 @@ mod params;
 mod rows;
 pub mod sql_files;
 
-pub use cold::{call, state};
+pub use cold::{call, purge_dead, state};
 pub use connect::{Conn, Target};
 pub use hot::{append, move_cursors, ping};
 pub use migrate::{BootError, StoreFacts, boot};
