@@ -1,1 +1,2 @@
+mod answer; mod payload; mod request;
 fn main(){}

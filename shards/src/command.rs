@@ -251,8 +251,8 @@ pub enum AckOutcome {
 /// An event of the outer world for a shard.
 #[derive(Debug)]
 pub enum Event {
-    /// A reading of PostgreSQL's clock. The first one comes before any command.
-    Clock { now: Stamp },
+    /// PostgreSQL's clock said `now` before `at` on the monotonic clock. The first reading comes before any command.
+    Clock { now: Stamp, at: Micros },
     Command { slot: Slot, command: Command },
     Appended { commit: crate::ids::CommitId, result: Result<crate::effect::AppendOutcome, crate::effect::StoreError> },
     Moved { commit: crate::ids::CommitId, result: Result<crate::effect::MoveOutcome, crate::effect::StoreError> },

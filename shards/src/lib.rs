@@ -8,6 +8,7 @@
 pub mod ack;
 pub mod command;
 pub mod effect;
+pub mod frames;
 pub mod ids;
 pub mod key;
 pub mod lease_id;

@@ -112,7 +112,7 @@ impl Shard {
         self.now = self.now.max(now);
         for event in events.drain(..) {
             match event {
-                Event::Clock { now } => self.read_clock(now),
+                Event::Clock { now, at } => self.clock = Some((now, at)),
                 Event::Command { slot, command } => self.admit(slot, command),
                 Event::Appended { commit, result } => self.settle_append(commit, result),
                 Event::Moved { commit, result } => self.settle_moves(commit, result),

@@ -2,6 +2,11 @@
 //!
 //!     conn: bytes -> head, body -> Request -> routes -> handler (push, pop, ack, ...) -> Response -> bytes
 
+pub mod ack;
+pub mod json;
+pub mod pop;
+pub mod push;
+
 use bytes::Bytes;
 use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};
 
