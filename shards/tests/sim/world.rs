@@ -203,7 +203,7 @@ impl World {
         let (epoch, stamp) = (self.brokers[broker].epoch, self.moment().stamp);
         for shard in 0..count {
             // Nothing is asked of a shard before it has read the clock.
-            let event = Event::Clock { now: stamp };
+            let event = Event::Clock { now: stamp, at: self.clock(broker, self.t) };
             self.due.insert((self.t, self.made), Due::Deliver { at: (broker, shard), epoch, event });
             self.made += 1;
         }
