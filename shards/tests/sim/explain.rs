@@ -5,7 +5,7 @@
 use crate::ack_model::{Allowed, Assume, Judged, judge};
 use crate::coverage::Thing;
 use crate::ledger::{Grant, Moment, Note};
-use crate::oracle::{Ask, At, Oracle, queue_of};
+use crate::oracle::{Ask, At, Oracle};
 use crate::store::Cursor;
 use queen_shards::command::{Pop, PopFrom};
 use queen_shards::effect::{CursorMove, CursorOutcome, CursorTo, DeadLetter, LeaseTo, Options};
@@ -130,7 +130,7 @@ impl Oracle {
             let what = if overlaps { "C7: two leases overlap" } else { "a cursor move that nothing explains" };
             let asks: Vec<String> = case.candidates.iter().map(|candidate| self.describe(candidate)).collect();
             let text = format!(
-                "{what}: {group:?} at {:?}\n before {:?}\n after  {:?}\n letter {:?}\n open {asks:#?}",
+                "{what}: {group:?} at {:?}\n before {}\n after  {}\n letter {:?}\n open {asks:#?}",
                 case.now, case.before, case.after, case.letter
             );
             self.fail(Some(case.id), &text);
@@ -148,7 +148,7 @@ impl Oracle {
     fn describe(&self, candidate: &Candidate) -> String {
         match candidate {
             Candidate::Ack(index, set) => match &self.asks[*index].ask {
-                Ask::Ack(sets) => format!("slot {:?} {:?}", self.asks[*index].slot, sets[*set]),
+                Ask::Ack(sets) => format!("slot {:#x} {}", self.asks[*index].slot.0, self.tell(&sets[*set])),
                 _ => unreachable!(),
             },
             Candidate::GiveBack(index) => match &self.asks[*index].ask {
@@ -196,7 +196,7 @@ impl Oracle {
                 Candidate::GiveBack(index) => {
                     let Ask::GiveBack { lease, .. } = &self.asks[index].ask else { unreachable!() };
                     if *lease == state.lease {
-                        for next in given_back(&state, &case.after) {
+                        if let Some(next) = given_back(&state, &case.after) {
                             path.push((*candidate, None));
                             self.search(case, next, letter, path, found);
                             path.pop();
@@ -382,11 +382,6 @@ impl Oracle {
             }
         }
         let _ = group;
-    }
-
-    /// A pop's queue, for messages.
-    pub fn asked_queue(pop: &Pop) -> &str {
-        queue_of(&pop.from)
     }
 }
 

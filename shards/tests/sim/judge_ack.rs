@@ -24,7 +24,7 @@ impl Oracle {
                 self.fail(Some(set.partition), "an ack set has another number of outcomes than items");
             }
             if let Err(what) = self.judge_set(now, index, i, set, verdict) {
-                self.fail(Some(set.partition), &format!("{what}: {set:?} answered {verdict:?}"));
+                self.fail(Some(set.partition), &format!("{what}: {} answered {verdict:?}", self.tell(set)));
             }
             self.count_outcomes(verdict);
         }

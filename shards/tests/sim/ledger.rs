@@ -151,6 +151,47 @@ pub enum Note {
     Deleted,
 }
 
+impl std::fmt::Display for Note {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Note::Wrote { broker, base, count, created_at } => {
+                let last = base.plus(*count as i64 - 1);
+                write!(f, "wrote {base}..={last} stamp {} by {broker:?}", short(*created_at))
+            }
+            Note::Cursor { group, by, before, after, stamp } => {
+                write!(f, "{group:?} by {by:?} at {}: {before} -> {after}", short(*stamp))
+            }
+            Note::Asked { slot, broker, what } => write!(f, "asked {:#x}@{broker} {what}", slot.0),
+            Note::Answered { slot, broker, what } => write!(f, "answered {:#x}@{broker} {what}", slot.0),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+/// A stamp without the years.
+pub fn short(stamp: Stamp) -> i64 {
+    stamp.0 % 10_000_000_000
+}
+
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[v{} c{}", self.version, self.committed)?;
+        if let Some(end) = self.batch_end {
+            write!(f, "..={end}")?;
+        }
+        if self.lease.is_some() {
+            write!(f, " lease {:#x} until {}", self.lease.0 >> 64, short(self.expires))?;
+        }
+        if self.retry_count > 0 {
+            write!(f, " failed {}", self.retry_count)?;
+        }
+        if let Some(start) = self.attempt_start {
+            write!(f, " try {} of {start}", self.attempt_count)?;
+        }
+        write!(f, "]")
+    }
+}
+
 #[derive(Default)]
 pub struct Ledger {
     pub parts: BTreeMap<PartitionId, Part>,
@@ -221,7 +262,7 @@ impl Ledger {
         let _ = writeln!(text, "options {options:?}");
         const LINES: usize = 120;
         for (t, note) in &part.notes[part.notes.len().saturating_sub(LINES)..] {
-            let _ = writeln!(text, "  {t:>10} {note:?}");
+            let _ = writeln!(text, "  {t:>10} {note}");
         }
         text
     }

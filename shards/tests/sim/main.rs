@@ -113,11 +113,14 @@ fn run_all(seeds: &[u64], planted: Planted) -> Result<Coverage, (u64, String)> {
             }
         }
     };
+    // A panic is told once, by the caller.
+    std::panic::set_hook(Box::new(|_| {}));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
             scope.spawn(work);
         }
     });
+    drop(std::panic::take_hook());
     match failed.into_inner().expect("lock") {
         Some(failed) => Err(failed),
         None => Ok(total.into_inner().expect("lock")),
@@ -134,6 +137,26 @@ fn seeds_hold() {
     let seeds: Vec<u64> = (from..from + number("SIM_SEEDS", 500)).collect();
     if let Err((_, text)) = run_all(&seeds, Planted::Nothing) {
         panic!("{text}");
+    }
+}
+
+/// Not a test: what fails, by kind. `SIM_SEEDS=2000 cargo test ... survey -- --ignored --nocapture`.
+#[test]
+#[ignore = "a tool"]
+fn survey() {
+    let from = number("SIM_FROM", 0);
+    let mut kinds: std::collections::BTreeMap<String, Vec<u64>> = Default::default();
+    let began = std::time::Instant::now();
+    for seed in from..from + number("SIM_SEEDS", 500) {
+        if let Err((seed, text)) = run_all(&[seed], Planted::Nothing) {
+            let line = text.lines().next().unwrap_or_default();
+            let kind: String = line.chars().filter(|c| !c.is_ascii_digit()).take(110).collect();
+            kinds.entry(kind).or_default().push(seed);
+        }
+    }
+    println!("{:?}", began.elapsed());
+    for (kind, seeds) in kinds {
+        println!("{:>5} {kind}   {:?}", seeds.len(), &seeds[..seeds.len().min(6)]);
     }
 }
 

@@ -204,10 +204,23 @@ impl Oracle {
             self.movers.push(index);
         }
         if let Ask::Ack(sets) = &self.asks[index].ask {
-            for (partition, what) in sets.iter().map(|set| (set.partition, format!("{set:?}"))).collect::<Vec<_>>() {
+            for (partition, what) in sets.iter().map(|set| (set.partition, self.tell(set))).collect::<Vec<_>>() {
                 self.ledger.note(now.t, partition, Note::Asked { slot, broker: at.0, what });
             }
         }
+    }
+
+    /// An ack set in short: offsets for keys.
+    pub fn tell(&self, set: &AckSet) -> String {
+        let part = self.ledger.parts.get(&set.partition);
+        let offsets = |key: &Key| part.and_then(|part| part.offsets.get(key)).map(|offsets| format!("{offsets:?}"));
+        let item = |item: &queen_shards::command::AckItem| {
+            let at = offsets(&item.key).unwrap_or_else(|| "unknown".into()).replace("Offset", "");
+            format!("{:?} {at} {}", item.word, item.error.as_deref().unwrap_or(""))
+        };
+        let items: Vec<String> = set.items.iter().map(item).collect();
+        let lease = set.lease.map(|lease| lease.0 >> 64);
+        format!("ack {:?} lease {lease:x?}: {}", set.group, items.join(", "))
     }
 
     /// Queue (when the command says) and group of a pop or ack.
