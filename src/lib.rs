@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod conn;
+pub mod control;
 pub mod core_thread;
 pub mod embedded;
 pub mod http;

@@ -62,6 +62,10 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// can read its answer before a reset destroys it.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 pub const LINGER_BYTES_MAX: usize = 64 * MIB;
+/// The same while the broker shuts down.
+pub const LINGER_CLOSING_TIMEOUT: Duration = Duration::from_millis(500);
+/// Between the last accept and the close of idle connections at shutdown: requests on their way are still answered.
+pub const CLOSING_GRACE: Duration = Duration::from_millis(20);
 /// How long a closed connection is watched until its peer has acknowledged an answer with claims; then the lease's
 /// expiry takes over. Under the 1 s in which a message of a dead socket should be back.
 pub const DELIVERY_CHECK: Duration = Duration::from_millis(800);

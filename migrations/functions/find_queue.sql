@@ -14,7 +14,9 @@ returns table (
     min_pop_wait_time integer,
     encryption_enabled boolean
 )
-language plpgsql stable
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin

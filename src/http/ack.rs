@@ -9,6 +9,7 @@
 pub mod parse;
 
 use super::json::text::{push_int, push_quoted};
+use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
 use futures_util::future::join_all;
@@ -28,8 +29,18 @@ pub enum Form {
     Batch,
 }
 
+/// `POST /api/v1/ack`
+pub async fn single(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
+    ack(core, request, Form::Single, false).await
+}
+
+/// `POST /api/v1/ack/batch`
+pub async fn batch(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
+    ack(core, request, Form::Batch, false).await
+}
+
 /// Answers an ack. `tenancy`: whether QUEEN_TENANCY_HEADER is set, which words one refusal. Source: data plane 5.
-pub async fn ack(core: &Rc<Core>, request: &Request, form: Form, tenancy: bool) -> Response {
+async fn ack(core: &Rc<Core>, request: &Request, form: Form, tenancy: bool) -> Response {
     let acks = match parse::parse(&request.body, form) {
         Ok(acks) => acks,
         Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
@@ -41,6 +52,7 @@ pub async fn ack(core: &Rc<Core>, request: &Request, form: Form, tenancy: bool) 
     };
     let split = split(request.tenant, &acks, keys);
     let verdicts = ask_owners(core, split.sets).await;
+    core.metrics.shard(core.shard()).ack(1, acks.items.len() as u64);
     Response::json(200, answer(&acks.items, &split.fates, &verdicts, tenancy))
 }
 

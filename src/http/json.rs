@@ -6,6 +6,8 @@
 //! Bodies of the message plane are read and written by these alone, so there is one parser, one winner among
 //! duplicate keys and one bound on depth.
 
+#[cfg(test)]
+pub mod nasty;
 pub mod scan;
 pub mod text;
 pub mod time;

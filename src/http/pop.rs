@@ -13,16 +13,17 @@ pub mod render;
 
 use super::json::error_body;
 use super::push::parse::NAME_MAX;
+use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::{Core, WatchGuard};
 use crate::state::{StateCall, StateFn};
 use futures_util::future::{Either, pending, select, select_all};
-use query::Query;
 use queen_shards::command::{Claim, Command, Pop, PopFrom, QUEUE_MODE, Start, Verdict, Watch};
 use queen_shards::effect::StoreError;
 use queen_shards::ids::{GroupId, LeaseId, Micros, PartitionId, TenantId};
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::place::LaneKey;
+use query::Query;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::pin::pin;
@@ -77,9 +78,30 @@ pub enum Route<'a> {
     Discovery,
 }
 
+/// `GET /api/v1/pop/queue/:queue`
+pub async fn queue(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
+    pop(core, request, Route::Queue { queue: params.get("queue") }).await
+}
+
+/// `GET /api/v1/pop/queue/:queue/partition/:partition`
+pub async fn partition(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
+    let route = Route::Partition { queue: params.get("queue"), partition: params.get("partition") };
+    pop(core, request, route).await
+}
+
+/// `GET /api/v1/pop`
+pub async fn discovery(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
+    pop(core, request, Route::Discovery).await
+}
+
 /// Answers a pop. Source: data plane 4.
-pub async fn pop(core: &Rc<Core>, request: &Request, route: Route<'_>, settings: &PopSettings) -> Response {
-    match Asking::of(request.tenant, &request.query, route, settings) {
+async fn pop(core: &Rc<Core>, request: &Request, route: Route<'_>) -> Response {
+    let settings = PopSettings {
+        timeout_ms: core.config.pop_timeout.as_millis() as u64,
+        start: core.config.default_start,
+        ..PopSettings::default()
+    };
+    match Asking::of(request.tenant, &request.query, route, &settings) {
         Ok(asking) => serve(core, request, &asking).await,
         Err(refusal) => refusal,
     }
@@ -101,6 +123,17 @@ struct Asking {
     fills: bool,
     /// Width and batch to echo.
     autopilot: Option<(u32, u32)>,
+}
+
+impl Asking {
+    /// Name under which the pop counts as parked; empty for discovery.
+    fn queue_name(&self) -> Arc<str> {
+        match &self.from {
+            Source::One(PopFrom::Queue { queue, .. }) => queue.clone(),
+            Source::One(PopFrom::Partition(lane)) => lane.queue.clone(),
+            Source::Matching { .. } => "".into(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -228,6 +261,9 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
     let mut full_by: Option<Micros> = None;
     let mut claim_any = !asking.fills;
     let mut empty_wakes = 0;
+    // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
+    let mut guards = Vec::new();
+    let mut parked = None;
     loop {
         let sources = match sources(core, asking).await {
             Ok(sources) => sources,
@@ -237,6 +273,13 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         let mut taken = Taken::nothing(core, asking);
         taken.ask_all(asking, &sources, seed, if claim_any { 0 } else { asking.batch }).await;
         if !taken.claims.is_empty() {
+            let messages = taken.claims.iter().map(|c| (c.end.0 - c.start.0 + 1) as u64).sum();
+            let metrics = core.metrics.shard(core.shard());
+            metrics.pop(messages);
+            metrics.pop_wildcard();
+            if asking.auto_ack {
+                metrics.auto_acked(messages);
+            }
             return taken.answer(asking);
         }
         if taken.failed {
@@ -258,26 +301,33 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         }
         (claim_any, full_by) = (!asking.fills, None);
         if deadline <= now {
-            return Response::empty(204);
+            return nothing(core);
         }
         // Watched after an ask that found nothing: a shard that has something by now wakes at once.
-        let (mut guards, recheck) = if empty_wakes <= EMPTY_WAKES {
+        let (watching, recheck) = if empty_wakes <= EMPTY_WAKES {
             (watches(core, asking, sources), RECHECK)
         } else {
             (Vec::new(), (1000u64 << (empty_wakes - EMPTY_WAKES).min(6)).min(EMPTY_WAKE_PAUSE_MAX))
         };
+        guards = watching;
+        parked.get_or_insert_with(|| core.metrics.park(core.shard(), asking.queue_name()));
         let until = deadline.min(now.plus(recheck));
         match park(core, request, &mut guards, until).await {
-            Parked::Ended => return Response::empty(204),
+            Parked::Ended => return nothing(core),
             Parked::Woken => empty_wakes += 1,
             // A pause after empty wakes is over: watch again. A whole period without a wake: they are forgotten.
             Parked::Timer if guards.is_empty() && EMPTY_WAKES < empty_wakes => empty_wakes = EMPTY_WAKES,
             Parked::Timer => empty_wakes = 0,
         }
         if deadline <= core.now() {
-            return Response::empty(204);
+            return nothing(core);
         }
     }
+}
+
+fn nothing(core: &Core) -> Response {
+    core.metrics.shard(core.shard()).pop(0);
+    Response::empty(204)
 }
 
 /// The queues or the partition to ask now.
@@ -403,7 +453,7 @@ impl<'a> Taken<'a> {
                 Response { claims: self.lease.map(|lease| (lease, claims)), ..Response::json(200, body) }
             }
             Err(damaged) => {
-                eprintln!("pop: {damaged}");
+                crate::warning_gated!("pop", "a stored record does not decode", record = damaged);
                 Response::json(500, error_body("pop failed"))
             }
         }
@@ -463,7 +513,7 @@ async fn park(core: &Rc<Core>, request: &Request, guards: &mut [WatchGuard], unt
 }
 
 async fn sleep(micros: u64) {
-    monoio::time::sleep(Duration::from_micros(micros)).await
+    crate::rt::sleep(Duration::from_micros(micros)).await
 }
 
 /// Names of the queues that match, in name order.

@@ -11,14 +11,15 @@ pub mod answer;
 pub mod parse;
 pub mod plan;
 
+use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
 use futures_util::future::join_all;
 use queen_shards::command::{Command, Draft, DraftVerdict, Verdict};
 use std::rc::Rc;
 
-/// Answers `POST /api/v1/push`. `zstd_level`: QUEEN_V2_ZSTD_LEVEL. Source: data plane 3.
-pub async fn push(core: &Rc<Core>, request: &Request, zstd_level: i32) -> Response {
+/// Answers `POST /api/v1/push`. Source: data plane 3.
+pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let parsed = match parse::parse(&request.body) {
         Ok(parsed) => parsed,
         Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
@@ -26,13 +27,14 @@ pub async fn push(core: &Rc<Core>, request: &Request, zstd_level: i32) -> Respon
     let ids = core.mint_ids(parsed.items.len());
     let (fates, verdicts) = match core.keys() {
         Some(keys) => {
-            let plan = plan::plan(request.tenant, &parsed, &ids, keys, zstd_level);
+            let plan = plan::plan(request.tenant, &parsed, &ids, keys, core.config.zstd_level);
             let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane).await;
             (plan.fates, verdicts)
         }
         // No message can be keyed before the store has been reached once.
         None => (plan::fates_without_keys(&parsed), vec![DraftVerdict::Failed; parsed.lanes.len()]),
     };
+    core.metrics.shard(core.shard()).push(1, parsed.items.len() as u64);
     Response::json(201, answer::answer(&parsed, &ids, &fates, &verdicts))
 }
 

@@ -28,10 +28,15 @@ pub async fn connect(address: SocketAddr) -> io::Result<Stream> {
 }
 
 /// Connects for a library that reads and writes the tokio way. `buffer`: bytes per direction; small ones cost dearly
-/// (8 KiB: five times the CPU of 256 KiB under load).
-pub async fn connect_compat(address: SocketAddr, buffer: usize) -> io::Result<TcpCompat> {
+/// (8 KiB: five times the CPU of 256 KiB under load). `tune`: sets options of the connected socket.
+pub async fn connect_compat(
+    address: SocketAddr,
+    buffer: usize,
+    tune: impl FnOnce(RawFd) -> io::Result<()>,
+) -> io::Result<TcpCompat> {
     let stream = TcpStream::connect_addr(address).await?;
     stream.set_nodelay(true)?;
+    tune(stream.as_raw_fd())?;
     Ok(TcpCompat::new_with_buffer_size(stream, buffer, buffer))
 }
 

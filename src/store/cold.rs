@@ -48,6 +48,12 @@ pub async fn state(client: &Client, call: &StateCall) -> StateReply {
     }
 }
 
+/// One bounded step of removing what deleted queues left; rows removed.
+pub async fn purge_dead(client: &Client, limit: i32) -> Result<i32, StoreError> {
+    let rows = run(client, Nature::Repeatable, "select queen.purge_dead($1)", &[param(&One::of(limit))]).await?;
+    rows.first().map_or(Ok(0), |row| Columns::of(row).get())
+}
+
 const PROVISION: &str = "select * from queen.provision($1, $2, $3, $4)";
 
 async fn provision(client: &Client, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>>, StoreError> {

@@ -3,31 +3,31 @@
 //!     Conn::get -> live Client | Unavailable, at once while the store is known to be away
 //!     a deadline passed -> Conn::discard -> cancel sent, socket closed, next get connects
 //!
-//! Holds: no tokio reactor, no session state (a transaction-mode pooler may stand between). The names monoio and
-//! tokio-postgres meet here and nowhere else.
+//! Holds: no tokio reactor, no session state (a transaction-mode pooler may stand between). TLS comes in at `connect_to`,
+//! where `NoTls` stands.
 
+use crate::rt::{self, TcpCompat, UnixCompat};
 use crate::store::failure::wording;
 use futures_util::future::poll_fn;
-use monoio::net::{TcpStream, UnixStream};
-use monoio_compat::StreamWrapper;
 use queen_shards::effect::StoreError;
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::os::fd::RawFd;
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{Client, Config, Connection, NoTls};
 
 /// Of a connection's read and write buffer. 8 KiB, the default, costs five times the CPU (architecture 12).
 const BUFFER_BYTES: usize = 256 * 1024;
-/// Longest a connection attempt, name resolution and log-in included, may take.
+/// Longest an attempt at one place, name resolution and log-in included, may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Longest a cancel request may take; it is a courtesy to the server.
 const CANCEL_MAX: Duration = Duration::from_secs(2);
@@ -36,48 +36,91 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// A peer that acknowledges nothing for so long is gone. Source: architecture 8 (noticed within 10 s).
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Where the configuration says nothing. Source: operations 1.3.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where PostgreSQL is, and as whom.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Target {
-    /// A directory with the socket of a server: the embedded one, or a host that begins with `/`.
-    Unix { dir: PathBuf, port: u16, user: String, password: Option<String>, database: String },
-    Tcp { host: String, port: u16, user: String, password: Option<String>, database: String },
-}
+/// Where PostgreSQL is, and as whom: one server, or several of which the first that suits is taken.
+#[derive(Clone)]
+pub struct Target(Box<Config>);
 
 impl Target {
-    /// The server that settings name; a host that begins with `/` is a socket directory.
-    pub fn external(host: &str, port: u16, user: &str, password: Option<&str>, database: &str) -> Target {
-        let (user, database, password) = (user.to_owned(), database.to_owned(), password.map(str::to_owned));
-        match host.starts_with('/') {
-            true => Target::Unix { dir: host.into(), port, user, password, database },
-            false => Target::Tcp { host: host.to_owned(), port, user, password, database },
-        }
+    /// What the settings say. Of the configuration hosts, ports, log-in, database, options, keepalives, the user
+    /// time-out and `target_session_attrs` are heeded.
+    pub fn server(config: Config) -> Target {
+        Target(Box::new(config))
     }
 
-    fn config(&self, name: &str) -> Config {
-        let (Target::Unix { user, password, database, .. } | Target::Tcp { user, password, database, .. }) = self;
+    /// The server behind a socket in `dir`.
+    pub fn socket(dir: &Path, port: u16, user: &str, database: &str) -> Target {
         let mut config = Config::new();
-        config.user(user).dbname(database).application_name(name);
-        if let Some(password) = password {
-            config.password(password);
+        config.host_path(dir).port(port).user(user).dbname(database);
+        Target(Box::new(config))
+    }
+
+    /// The same server, another database.
+    pub fn database(mut self, name: &str) -> Target {
+        self.0.dbname(name);
+        self
+    }
+
+    /// Every place to try, in order: a host with its port.
+    fn places(&self) -> Vec<Place> {
+        const PORT: u16 = 5432;
+        let (hosts, addresses, ports) = (self.0.get_hosts(), self.0.get_hostaddrs(), self.0.get_ports());
+        let n = hosts.len().max(addresses.len());
+        let mut places: Vec<Place> = (0..n)
+            .map(|i| {
+                let port = ports.get(i).or(ports.first()).copied().unwrap_or(PORT);
+                match (addresses.get(i), hosts.get(i)) {
+                    (Some(ip), _) => Place::Address(SocketAddr::new(*ip, port)),
+                    (None, Some(Host::Unix(dir))) => Place::Socket(dir.join(format!(".s.PGSQL.{port}"))),
+                    (None, Some(Host::Tcp(name))) => match name.strip_prefix('/') {
+                        Some(_) => Place::Socket(Path::new(name).join(format!(".s.PGSQL.{port}"))),
+                        None => Place::Name(name.clone(), port),
+                    },
+                    (None, None) => Place::Name("localhost".into(), port),
+                }
+            })
+            .collect();
+        if self.0.get_load_balance_hosts() == LoadBalanceHosts::Random && !places.is_empty() {
+            let by = (random() * places.len() as f64) as usize;
+            places.rotate_left(by);
         }
-        config
+        places
     }
 }
 
 /// Without the password.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::Unix { dir, user, database, .. } => write!(f, "{user}@{}/{database}", dir.display()),
-            Target::Tcp { host, port, user, database, .. } => write!(f, "{user}@{host}:{port}/{database}"),
+        write!(f, "{}@", self.0.get_user().unwrap_or("?"))?;
+        for (i, place) in self.places().iter().enumerate() {
+            write!(f, "{}{place}", if i == 0 { "" } else { "," })?;
         }
+        write!(f, "/{}", self.0.get_dbname().unwrap_or(""))
     }
 }
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Socket(std::path::PathBuf),
+    Address(SocketAddr),
+    Name(String, u16),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Socket(path) => write!(f, "{}", path.display()),
+            Place::Address(address) => write!(f, "{address}"),
+            Place::Name(name, port) => write!(f, "{name}:{port}"),
+        }
     }
 }
 
@@ -101,6 +144,7 @@ struct State {
 
 struct Live {
     client: Rc<Client>,
+    place: Place,
     stop: Rc<Stop>,
 }
 
@@ -138,15 +182,14 @@ impl Conn {
             return Err(StoreError::Unavailable(self.state.borrow().last_error.clone()));
         }
         let _attempt = Attempt::begin(&self.state);
-        match monoio::time::timeout(CONNECT_MAX, connect(&self.target, &self.name)).await {
-            Ok(Ok(live)) => {
+        match connect(&self.target, &self.name).await {
+            Ok(live) => {
                 let client = live.client.clone();
                 let mut state = self.state.borrow_mut();
                 (state.failures, state.pause_until, state.live) = (0, None, Some(live));
                 Ok(client)
             }
-            Ok(Err(why)) => Err(self.failed(why)),
-            Err(_) => Err(self.failed(format!("no connection to {} within {CONNECT_MAX:?}", self.target))),
+            Err(why) => Err(self.failed(why)),
         }
     }
 
@@ -170,14 +213,15 @@ impl Conn {
         live.stop.now();
         if !client.is_closed() {
             let (token, target) = (client.cancel_token(), self.target.clone());
-            monoio::spawn(async move {
+            let place = live.place.clone();
+            rt::spawn(async move {
                 let cancel = async {
-                    match open(&target).await? {
+                    match open(&place, &target.0).await? {
                         Stream::Tcp(stream) => token.cancel_query_raw(stream, NoTls).await.map_err(io::Error::other),
                         Stream::Unix(stream) => token.cancel_query_raw(stream, NoTls).await.map_err(io::Error::other),
                     }
                 };
-                let _ = monoio::time::timeout(CANCEL_MAX, cancel).await;
+                let _ = rt::timeout(CANCEL_MAX, cancel).await;
             });
         }
     }
@@ -186,7 +230,7 @@ impl Conn {
         let mut state = self.state.borrow_mut();
         let whole = BACKOFF_FIRST.saturating_mul(1 << state.failures.min(10)).min(BACKOFF_MAX);
         state.failures += 1;
-        state.pause_until = Some(Instant::now() + whole - whole.mul_f64(random_half()));
+        state.pause_until = Some(Instant::now() + whole - whole.mul_f64(random() / 2.0));
         state.last_error.clone_from(&why);
         StoreError::Unavailable(why)
     }
@@ -246,51 +290,75 @@ where
 }
 
 enum Stream {
-    Tcp(StreamWrapper<TcpStream>),
-    Unix(StreamWrapper<UnixStream>),
+    Tcp(TcpCompat),
+    Unix(UnixCompat),
 }
 
+/// Connects to the first place that suits; the text names every place and why it did not.
 async fn connect(target: &Target, name: &str) -> Result<Live, String> {
-    let stream = open(target).await.map_err(|e| format!("cannot reach {target}: {e}"))?;
-    let config = target.config(name);
-    let refused = |e: tokio_postgres::Error| format!("cannot connect to {target}: {}", wording(&e));
+    let mut config = (*target.0).clone();
+    config.application_name(name);
+    let longest = config.get_connect_timeout().copied().unwrap_or(CONNECT_MAX).min(CONNECT_MAX);
+    let mut reasons = Vec::new();
+    for place in target.places() {
+        match rt::timeout(longest, connect_to(&place, &config)).await {
+            Some(Ok(live)) => return Ok(live),
+            Some(Err(why)) => reasons.push(format!("{place}: {why}")),
+            None => reasons.push(format!("{place}: no answer within {longest:?}")),
+        }
+    }
+    Err(format!("cannot connect to PostgreSQL: {}", reasons.join("; ")))
+}
+
+async fn connect_to(place: &Place, config: &Config) -> Result<Live, String> {
+    let stream = open(place, config).await.map_err(|e| e.to_string())?;
+    let refused = |e: tokio_postgres::Error| wording(&e);
     let stop = Rc::new(Stop::default());
     let client = match stream {
         Stream::Tcp(stream) => {
             let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(refused)?;
-            monoio::spawn(drive(connection, stop.clone()));
+            rt::spawn(drive(connection, stop.clone()));
             client
         }
         Stream::Unix(stream) => {
             let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(refused)?;
-            monoio::spawn(drive(connection, stop.clone()));
+            rt::spawn(drive(connection, stop.clone()));
             client
         }
     };
-    Ok(Live { client: Rc::new(client), stop })
+    let wanted = match config.get_target_session_attrs() {
+        TargetSessionAttrs::ReadWrite => "off",
+        TargetSessionAttrs::ReadOnly => "on",
+        _ => "",
+    };
+    if !wanted.is_empty() {
+        let rows = client.query_typed("select current_setting('transaction_read_only')", &[]).await.map_err(refused)?;
+        if rows.first().is_none_or(|row| row.get::<_, &str>(0) != wanted) {
+            return Err("not the server that target_session_attrs asks for".into());
+        }
+    }
+    Ok(Live { client: Rc::new(client), place: place.clone(), stop })
 }
 
-async fn open(target: &Target) -> io::Result<Stream> {
-    match target {
-        Target::Unix { dir, port, .. } => {
-            let stream = UnixStream::connect(dir.join(format!(".s.PGSQL.{port}"))).await?;
-            Ok(Stream::Unix(StreamWrapper::new_with_buffer_size(stream, BUFFER_BYTES, BUFFER_BYTES)))
-        }
-        Target::Tcp { host, port, .. } => {
+async fn open(place: &Place, config: &Config) -> io::Result<Stream> {
+    match place {
+        Place::Socket(path) => rt::connect_unix_compat(path, BUFFER_BYTES).await.map(Stream::Unix),
+        Place::Address(address) => open_tcp(*address, config).await,
+        Place::Name(name, port) => {
             let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-            for address in resolve(host, *port).await? {
-                match TcpStream::connect_addr(address).await {
-                    Ok(stream) => {
-                        tune(&stream)?;
-                        let stream = StreamWrapper::new_with_buffer_size(stream, BUFFER_BYTES, BUFFER_BYTES);
-                        return Ok(Stream::Tcp(stream));
-                    }
+            for address in resolve(name, *port).await? {
+                match open_tcp(address, config).await {
+                    Ok(stream) => return Ok(stream),
                     Err(e) => last = e,
                 }
             }
             Err(last)
         }
     }
+}
+
+async fn open_tcp(address: SocketAddr, config: &Config) -> io::Result<Stream> {
+    rt::connect_compat(address, BUFFER_BYTES, |fd| tune(fd, config)).await.map(Stream::Tcp)
 }
 
 /// Addresses of a host. The system's resolver blocks, so it runs on a thread of its own and is looked at now and then.
@@ -304,38 +372,40 @@ async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         .name("resolver".into())
         .spawn(move || (host.as_str(), port).to_socket_addrs().map(Iterator::collect))?;
     while !resolver.is_finished() {
-        monoio::time::sleep(LOOK_EVERY).await;
+        rt::sleep(LOOK_EVERY).await;
     }
     resolver.join().unwrap_or_else(|_| Err(io::Error::other("the resolver failed")))
 }
 
-/// No delay, keepalive after 60 s, every 10 s, 3 times; and unacknowledged bytes end the connection.
-fn tune(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let fd = stream.as_raw_fd();
+/// Keepalive as configured (60 s, then 3 times every 10 s), and a peer that acknowledges nothing ends the connection.
+fn tune(fd: RawFd, config: &Config) -> io::Result<()> {
     let set = |level: i32, name: i32, value: i32| {
         let size = size_of::<i32>() as libc::socklen_t;
-        // SAFETY: fd is open for the life of `stream`; the value is an i32 of the size told.
+        // SAFETY: fd is open during the call; the value is an i32 of the size told.
         match unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     };
-    set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
-    set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60)?;
-    set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10)?;
-    set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)?;
-    set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, SILENCE_MAX.as_millis() as i32)
+    if config.get_keepalives() {
+        let interval = config.get_keepalives_interval().unwrap_or(KEEPALIVE_INTERVAL);
+        set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, config.get_keepalives_idle().min(KEEPALIVE_IDLE).as_secs() as i32)?;
+        set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval.as_secs().clamp(1, 3600) as i32)?;
+        set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, config.get_keepalives_retries().unwrap_or(3).clamp(1, 100) as i32)?;
+    }
+    let silence = config.get_tcp_user_timeout().copied().unwrap_or(SILENCE_MAX);
+    set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, silence.as_millis().min(i32::MAX as u128) as i32)
 }
 
-/// In 0..0.5, different between processes and moments: brokers of one outage do not come back in step.
-fn random_half() -> f64 {
+/// In 0..1, different between processes and moments: brokers of one outage do not come back in step.
+fn random() -> f64 {
     use std::hash::{BuildHasher, Hasher};
     let drawn = std::collections::hash_map::RandomState::new().build_hasher().finish();
-    (drawn >> 11) as f64 / (1u64 << 53) as f64 / 2.0
+    (drawn >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Waits on this thread's reactor.
 pub(super) async fn pause(time: Duration) {
-    monoio::time::sleep(time).await;
+    rt::sleep(time).await;
 }

@@ -15,11 +15,12 @@ pub mod migrate;
 pub mod pack;
 mod params;
 mod rows;
+pub mod sql_files;
 
-pub use cold::{call, state};
+pub use cold::{call, purge_dead, state};
 pub use connect::{Conn, Target};
 pub use hot::{append, move_cursors, ping};
-
+pub use migrate::{BootError, StoreFacts, boot};
 pub use tokio_postgres::Client;
 
 use queen_shards::effect::StoreError;

@@ -66,6 +66,11 @@ pub fn write(level: Level, target: &str, message: &dyn Display, fields: &[(&str,
     });
 }
 
+/// Writes text as it is, for a person at a terminal.
+pub fn print(text: &str) {
+    put(text.as_bytes(), ERROR_WAIT_MS);
+}
+
 fn emit(line: &mut String, level: Level, target: &str, message: &dyn Display, fields: &[(&str, &dyn Display)]) {
     let json = LOGGER.get().is_some_and(|l| l.json);
     let dropped = DROPPED.swap(0, Relaxed);

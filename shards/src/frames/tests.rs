@@ -87,7 +87,8 @@ proptest! {
 
 #[test]
 fn a_cut_is_named_where_it_is() {
-    let writer = write(&[(1, None, "a".into(), None, false, b"1".to_vec()), (2, None, "b".into(), None, false, vec![])]);
+    let writer =
+        write(&[(1, None, "a".into(), None, false, b"1".to_vec()), (2, None, "b".into(), None, false, vec![])]);
     let raw = writer.as_slice();
     let second = Frames::new(raw).next().unwrap().unwrap().range.end;
     let last = |raw| Frames::new(raw).last().unwrap();

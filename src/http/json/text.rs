@@ -65,7 +65,10 @@ mod tests {
     #[test]
     fn any_text_is_read_back_as_it_was() {
         let mut nasty: Vec<String> = (0..0x300u32).filter_map(char::from_u32).map(String::from).collect();
-        nasty.extend(["", "R&D \"north\" \\ 1", "12345678\"", "1234567\\90\u{0}", "café/A", "\u{fffe}\u{10ffff}"].map(Into::into));
+        nasty.extend(
+            ["", "R&D \"north\" \\ 1", "12345678\"", "1234567\\90\u{0}", "café/A", "\u{fffe}\u{10ffff}"]
+                .map(Into::into),
+        );
         nasty.push((0..0x80u8).map(char::from).collect());
         for text in &nasty {
             let mut out = Vec::new();

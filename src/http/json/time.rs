@@ -11,7 +11,9 @@ pub fn push_stamp(out: &mut Vec<u8>, stamp: Stamp) {
     let (year, month, day) = civil(days);
     let (seconds, fraction) = (micros / SECOND, micros % SECOND);
     push_digits(out, year, 4);
-    for (mark, n) in [(b'-', month), (b'-', day), (b'T', seconds / 3600), (b':', seconds / 60 % 60), (b':', seconds % 60)] {
+    for (mark, n) in
+        [(b'-', month), (b'-', day), (b'T', seconds / 3600), (b':', seconds / 60 % 60), (b':', seconds % 60)]
+    {
         out.push(mark);
         push_digits(out, n, 2);
     }
@@ -171,8 +173,20 @@ mod tests {
     #[test]
     fn no_instant_no_stamp() {
         for form in [
-            "", "now", "yesterday", "2026", "2026-9-12", "2026-13-01", "2026-02-29", "2026-09-12T", "2026-09-12T24:00:00Z",
-            "2026-09-12T08:15:30.Z", "2026-09-12T08:15:30X", "2026-09-12T08:15:30+2", "2026-09-12T08:15:30Zjunk", "1789200930",
+            "",
+            "now",
+            "yesterday",
+            "2026",
+            "2026-9-12",
+            "2026-13-01",
+            "2026-02-29",
+            "2026-09-12T",
+            "2026-09-12T24:00:00Z",
+            "2026-09-12T08:15:30.Z",
+            "2026-09-12T08:15:30X",
+            "2026-09-12T08:15:30+2",
+            "2026-09-12T08:15:30Zjunk",
+            "1789200930",
             "２026-09-12",
         ] {
             assert_eq!(parse_stamp(form), None, "{form}");

@@ -135,9 +135,26 @@ mod tests {
     #[test]
     fn what_does_not_parse_is_refused() {
         for query in [
-            "batch=abc", "batch=", "batch", "batch=1.5", "batch=99999999999999999999", "partitions=x", "wait=yes", "wait=1",
-            "wait=True", "wait=", "timeout=-1", "timeout=1s", "timeout=", "autoAck=TRUE", "leaseSeconds=1e3", "conflation=no",
-            "autopilot=on", "frames=1", "consumerGroup=%ff", "%ff=1",
+            "batch=abc",
+            "batch=",
+            "batch",
+            "batch=1.5",
+            "batch=99999999999999999999",
+            "partitions=x",
+            "wait=yes",
+            "wait=1",
+            "wait=True",
+            "wait=",
+            "timeout=-1",
+            "timeout=1s",
+            "timeout=",
+            "autoAck=TRUE",
+            "leaseSeconds=1e3",
+            "conflation=no",
+            "autopilot=on",
+            "frames=1",
+            "consumerGroup=%ff",
+            "%ff=1",
         ] {
             assert!(parse(query).is_err(), "{query}");
         }

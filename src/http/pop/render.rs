@@ -151,8 +151,11 @@ fn push_claim(out: &mut Vec<u8>, claim: &Claim, group: &str, lease: &[u8]) -> Re
         tail.extend_from_slice(b",\"createdAt\":\"");
         push_stamp(&mut tail, record.created_at);
         tail.extend_from_slice(&common);
-        with_frames(record, |frames| push_record(out, record, frames, wanted, &tail))
-            .map_err(|why| Damaged { partition: claim.partition, base: record.base, why })?;
+        with_frames(record, |frames| push_record(out, record, frames, wanted, &tail)).map_err(|why| Damaged {
+            partition: claim.partition,
+            base: record.base,
+            why,
+        })?;
     }
     Ok(())
 }

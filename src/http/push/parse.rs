@@ -125,7 +125,9 @@ impl<'a> Reader<'a> {
         // A control character can only have come from an escape: raw ones are no JSON.
         let controls = |text: &str| text.bytes().any(|byte| byte < 0x20);
         let first_of_lane = lane.items == 0;
-        if (first_of_lane && (controls(&lane.queue) || controls(&lane.partition))) || transaction_id.is_some_and(controls) {
+        if (first_of_lane && (controls(&lane.queue) || controls(&lane.partition)))
+            || transaction_id.is_some_and(controls)
+        {
             self.refusal = Some(CONTROL_CHARACTERS.into());
         } else if transaction_id.is_some_and(|text| text.len() > TEXT_MAX) {
             let index = self.items.len();

@@ -50,7 +50,8 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
         .lanes
         .iter()
         .map(|lane| {
-            let (frames, keys) = if lane.refused.is_some() { (0, 0) } else { (lane.frames_len, 16 * lane.items as usize) };
+            let (frames, keys) =
+                if lane.refused.is_some() { (0, 0) } else { (lane.frames_len, 16 * lane.items as usize) };
             Build { frames: FrameWriter::with_capacity(frames), keys: Vec::with_capacity(keys), all_minted: true }
         })
         .collect();
@@ -79,7 +80,8 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
         build.keys.extend_from_slice(&key.0.to_le_bytes());
         build.frames.push(&FrameHead { id: ids[i], transaction_id, ..FrameHead::default() }, item.payload.as_bytes());
     }
-    let mut plan = Plan { drafts: Vec::with_capacity(builds.len()), draft_of_lane: Vec::with_capacity(builds.len()), fates };
+    let mut plan =
+        Plan { drafts: Vec::with_capacity(builds.len()), draft_of_lane: Vec::with_capacity(builds.len()), fates };
     let mut queue: Option<Arc<str>> = None;
     for (lane, build) in parsed.lanes.iter().zip(builds) {
         if lane.refused.is_some() {
