@@ -25,6 +25,7 @@ fn raw(base: i64, count: u32, frames: Bytes) -> Record {
         raw_len: frames.len() as u32,
         body: frames,
         frames: None,
+        keys: Bytes::new(),
     }
 }
 
