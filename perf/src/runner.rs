@@ -1,14 +1,15 @@
 //! Runs the chosen scenarios one after another against one broker, and says how far it is.
 
+use crate::answer::{self, Framed};
 use crate::args::Options;
 use crate::load::{self, Plan, Progress, fresh_seed};
 use crate::machine;
+use crate::poller::raise_file_limit;
 use crate::process::find_broker;
 use crate::report::thousands;
 use crate::request;
 use crate::result::{FORM, Recording, RunResult, ScenarioResult};
 use crate::scenario::{Kind, Scenario};
-use crate::answer::{self, Framed};
 use std::io::{IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -37,10 +38,11 @@ fn target(url: &str) -> Result<Target, String> {
 
 /// Runs everything. `command`: the command line, for the record. Err: it could not start.
 pub fn run(options: &Options, command: String) -> Result<Recording, String> {
+    raise_file_limit();
     let target = target(&options.url)?;
     let remedy = "is it running? `cargo run --release` starts one, --url names another";
-    let health = call(&target, "GET", "/health")
-        .map_err(|error| format!("no broker at {}: {error}; {remedy}", options.url))?;
+    let health =
+        call(&target, "GET", "/health").map_err(|error| format!("no broker at {}: {error}; {remedy}", options.url))?;
     let local = target.address.ip().is_loopback();
     let broker = local.then(|| find_broker(target.address.port())).flatten();
     let mut recording = Recording {
@@ -81,9 +83,10 @@ pub fn run(options: &Options, command: String) -> Result<Recording, String> {
     }
     if !options.keep {
         // At the end, so that their removal does not run beside a measurement.
-        for queue in queues {
+        for (n, queue) in queues.iter().enumerate() {
             if let Err(error) = call(&target, "DELETE", &format!("/api/v1/resources/queues/{queue}")) {
-                eprintln!("queue {queue} is still there: {error}");
+                eprintln!("{} queues named perf-{stamp}-* are still there: {error}", queues.len() - n);
+                break;
             }
         }
     }
