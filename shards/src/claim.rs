@@ -459,7 +459,7 @@ impl Shard {
         };
         match visible {
             Some(visible) if job.batch_left > 0 && job.partitions_left > 0 => {
-                end = end.min(visible);
+                end = end.min(visible).min(within_bytes(&records, start, job.bytes_left));
                 let records = records.into_iter().filter(|r| r.base <= end).collect();
                 self.claim(at, group, lane_ref, start, end, records);
             }
@@ -619,6 +619,26 @@ impl Shard {
         }
         self.unclaimed(at, claim);
     }
+}
+
+/// The last offset from `start` on that fits into `bytes`; at least `start`. Counted as in [`bytes_of`].
+fn within_bytes(records: &[Record], start: Offset, bytes: u64) -> Offset {
+    let mut left = bytes;
+    let mut end = start;
+    for record in records {
+        let first = record.base.max(start);
+        let here = record.last().0 - first.0 + 1;
+        let each = (record.raw_len as u64 / record.count.max(1) as u64).max(1);
+        let fits = here.min((left / each).min(i64::MAX as u64) as i64);
+        if fits > 0 {
+            end = first.plus(fits - 1);
+        }
+        if fits < here {
+            break;
+        }
+        left -= fits as u64 * each;
+    }
+    end
 }
 
 /// Inflated bytes of a span; a record's bytes count evenly over its messages.

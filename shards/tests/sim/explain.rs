@@ -179,6 +179,11 @@ impl Oracle {
             found.push(path.clone());
             return;
         }
+        let part = &self.ledger.parts[&case.id];
+        if path.is_empty() && state.batch_end.is_some_and(|end| end < part.log_start) {
+            // Retention took all that was granted before it was delivered: the broker gives it back itself.
+            found.extend(given_back(&state, &case.after).filter(|next| same(next, &case.after)).map(|_| Vec::new()));
+        }
         for candidate in case.candidates {
             if path.iter().any(|(used, _)| used == candidate) || path.len() > 3 {
                 continue;
@@ -253,10 +258,16 @@ impl Oracle {
     }
 
     /// Whether a pop may take this cursor from `state` to the move's state. Source: data plane 4.3, 4.8, 4.9.
+    ///
+    /// Where retention is quicker than the broker, a claim starts below `log_start`; its delivery does not.
     fn delivers(&self, case: &Case, index: usize, pop: &Pop, state: &Cursor) -> bool {
         let (now, after) = (case.now, &case.after);
         let part = &self.ledger.parts[&case.id];
-        let start = state.committed.plus(1).max(part.log_start);
+        let lowest = state.committed.plus(1);
+        let start = if pop.auto_ack { lowest } else { after.attempt_start.unwrap_or(lowest) };
+        if start < lowest || start > lowest.max(part.log_start) {
+            return false;
+        }
         let since = self.asks[index].delivered.expect("delivered").t;
         let options = self.options(case.id, since, now.t);
         if state.live(now.stamp) {
@@ -287,8 +298,9 @@ impl Oracle {
             }
         };
         let count = end.0 - start.0 + 1;
+        let shown = end.0 - start.max(part.log_start).0 + 1;
         count >= 1
-            && count <= pop.batch as i64
+            && (if pop.auto_ack { shown } else { count }) <= pop.batch as i64
             && end <= part.last_offset()
             && options.iter().any(|options| self.visible(case, start, end, options))
     }
@@ -330,7 +342,10 @@ impl Oracle {
         let Ask::Pop(pop) = &self.asks[index].ask else { unreachable!() };
         let auto = pop.auto_ack;
         let part = &self.ledger.parts[&case.id];
-        let start = case.before.committed.plus(1).max(part.log_start);
+        let start = match case.after.attempt_start {
+            Some(start) if !auto => start,
+            _ => case.before.committed.plus(1),
+        };
         let end = if auto { case.after.committed } else { case.after.batch_end.expect("checked") };
         let lease = (!auto).then_some(case.after.lease);
         let attempt = if auto { 1 } else { case.after.attempt_count };

@@ -251,9 +251,8 @@ impl Oracle {
                 return Err((Some(id), format!("offset {base} for a push sent after {floor} was answered")));
             }
         }
-        let began = self.asks[index].delivered.expect("delivered");
         for duplicate in duplicates {
-            self.judge_duplicate(now, began, id, draft, duplicate).map_err(|what| (Some(id), what))?;
+            self.judge_duplicate(now, index, id, draft, duplicate).map_err(|what| (Some(id), what))?;
         }
         self.cover.hit(if fresh.is_empty() { Thing::Duplicates } else { Thing::Stored });
         if !fresh.is_empty() {
@@ -273,11 +272,13 @@ impl Oracle {
     fn judge_duplicate(
         &mut self,
         now: Moment,
-        began: Moment,
+        index: usize,
         id: PartitionId,
         draft: &SentDraft,
         duplicate: &queen_shards::command::Duplicate,
     ) -> Result<(), String> {
+        let began = self.asks[index].delivered.expect("delivered");
+        let disturbed = self.disturbed(self.asks[index].at, began.t);
         let part = &self.ledger.parts[&id];
         let queue = &self.ledger.queues[&part.queue];
         let windows = || queue.possible(began.t, now.t).map(|options| options.dedup_secs as i64 * 1_000_000);
@@ -287,10 +288,10 @@ impl Oracle {
         if age > longest + self.stale_us + self.slack_us {
             return Err(format!("duplicate of {}, which is {age} us old: the key is free", duplicate.offset));
         }
-        match duplicate.id {
+        match duplicate.id.filter(|id| id.0 != 0) {
             Some(id) if id != original.id => return Err("a duplicate names another message".into()),
             Some(_) => {}
-            None if duplicate.offset >= part.log_start => {
+            None if duplicate.offset >= part.log_start && !disturbed => {
                 return Err(format!("the text of {} is there, and its duplicate has no id", duplicate.offset));
             }
             None => self.cover.hit(Thing::DuplicateWithoutText),

@@ -92,6 +92,8 @@ pub struct Oracle {
     pub movers: Vec<usize>,
     pub pushed: HashMap<MessageId, Pushed>,
     pub watches: BTreeSet<(At, Slot)>,
+    /// Watches that ended in the turn under way: what happened before them in the turn may still wake them.
+    pub leaving: Vec<(At, Slot)>,
     /// When a shard last met a fault, or a locked row.
     pub faults: BTreeMap<At, u64>,
     /// Shards of each broker.
@@ -118,6 +120,7 @@ impl Oracle {
             movers: Vec::new(),
             pushed: HashMap::new(),
             watches: BTreeSet::new(),
+            leaving: Vec::new(),
             faults: BTreeMap::new(),
             shards_of: Vec::new(),
             letters: Vec::new(),
@@ -179,7 +182,9 @@ impl Oracle {
                 return;
             }
             Command::Unwatch => {
-                self.watches.remove(&(at, slot));
+                if self.watches.remove(&(at, slot)) {
+                    self.leaving.push((at, slot));
+                }
                 return;
             }
             _ => {}
@@ -253,7 +258,10 @@ impl Oracle {
 
     /// A watch fires: exactly once, and only while it is there.
     pub fn woke(&mut self, at: At, slot: Slot) {
-        if !self.watches.remove(&(at, slot)) {
+        let left = self.leaving.iter().position(|watch| *watch == (at, slot));
+        if let Some(left) = left {
+            self.leaving.remove(left);
+        } else if !self.watches.remove(&(at, slot)) {
             self.fail(None, &format!("{at:?} wakes slot {slot:?}, which does not watch"));
         }
     }

@@ -218,8 +218,7 @@ impl World {
             if self.clients[client].1.broker == broker {
                 // Answers that were under way to it are lost as well.
                 self.due.retain(|_, due| !is_answer(due, client));
-                let after = self.rng.range(1_000, 50_000);
-                self.later(after, Due::Client { client, input: Input::Reset });
+                self.act(client, Input::Reset);
             }
         }
     }
@@ -346,6 +345,7 @@ impl World {
         for effect in effects.drain(..) {
             self.perform(at, effect);
         }
+        self.oracle.leaving.clear();
         (self.inbox, self.effects) = (inbox, effects);
         if let Some(wanted) = deadline
             && self.brokers[broker].armed[shard].is_none_or(|armed| wanted < armed)
@@ -431,7 +431,8 @@ impl World {
         let given_up = there + back + self.rng.range(0, 20_000);
         let executes = match self.rng.below(4) {
             0 => None,
-            1 => Some(given_up + self.rng.range(1, 1_500_000)),
+            // What is done after it was given up, nobody is told: as if another broker had done it.
+            1 if !self.oracle.solo => Some(given_up + self.rng.range(1, 1_500_000)),
             _ => Some(there),
         };
         self.oracle.hit(match executes {
@@ -589,8 +590,11 @@ impl World {
 
     /// Consumers that take everything there is, in every group the store knows.
     pub fn send_drainers(&mut self) {
-        let patient = self.plan.solo() && self.plan.faults.unknown == 0;
-        let recheck_us = if patient { u64::MAX / 4 } else { 1_000_000 };
+        // One broker hears of nothing that others wrote before it looks: a new one looks first.
+        if !self.oracle.solo {
+            (0..self.brokers.len()).for_each(|broker| self.restart(broker));
+        }
+        let drained_by = self.home();
         let mut roles = Vec::new();
         for (id, group) in &self.store.groups {
             let queue = self.store.queues[&group.queue].name.clone();
@@ -600,7 +604,7 @@ impl World {
                 group: group.name.clone(),
                 start: queen_shards::command::Start::All,
                 drains: true,
-                recheck_us,
+                recheck_us: u64::MAX / 4,
             };
             if group.mode.is_some() || &*group.name == queen_shards::command::QUEUE_MODE {
                 roles.push(role(None));
@@ -610,8 +614,7 @@ impl World {
             }
         }
         for role in roles {
-            let home = self.home();
-            self.join(Client::Consumer(Consumer::new(home, role)), home);
+            self.join(Client::Consumer(Consumer::new(drained_by, role)), drained_by);
         }
     }
 
