@@ -1,5 +1,5 @@
 -- append.sql: one fused push commit; writes every lane whose row still ends where the engine last saw it end.
--- In     lanes (p_partition ascending, p_expect, p_added) and segments (p_lane: 1-based place of the lane, ascending). Bodies and keys are
+-- In     lanes (p_partition ascending, p_expect, p_added; 0 added only confirms) and segments (p_lane: 1-based place of the lane, ascending). Bodies and keys are
 --        glued into one bytea each, segment after segment: an array of bytea would be copied four times on its way.
 -- Out    one row per lane, in order. state 0 appended, 1 moved (last_offset is what the row says), 2 busy, 3 gone. asked_at: PostgreSQL's clock.
 -- Locks  partition rows in id order, SKIP LOCKED: waits for nobody, so one held row does not hold 63 others. The stamp is taken after the lock.
@@ -37,7 +37,7 @@ begin
         from unnest(p_partition, p_expect, p_added) with ordinality as l (id, expect, added, ord)
     ),
     locked as materialized (
-        select p.id, p.last_offset, l.expect, l.added, l.ord
+        select p.id, p.last_offset, p.last_created_at, l.expect, l.added, l.ord
         from lane as l
         join queen.partitions as p on p.id = l.id
         order by p.id
@@ -48,7 +48,7 @@ begin
         set last_offset = k.expect + k.added,
             last_created_at = greatest(clock_timestamp(), p.last_created_at)
         from locked as k
-        where p.id = k.id and k.last_offset = k.expect
+        where p.id = k.id and k.last_offset = k.expect and 0 < k.added
         returning k.ord, p.id, p.last_created_at
     ),
     stored as (
@@ -67,13 +67,13 @@ begin
     )
     select
         (case
-            when w.ord is not null then 0
+            when k.last_offset = k.expect then 0
             when k.ord is not null then 1
             when exists (select from queen.partitions as p where p.id = l.id) then 2
             else 3
         end)::smallint,
         coalesce(k.last_offset, -1),
-        w.last_created_at,
+        coalesce(w.last_created_at, k.last_created_at),
         clock_timestamp()
     from lane as l
     left join locked as k on k.ord = l.ord

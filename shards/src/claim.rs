@@ -174,10 +174,10 @@ impl Shard {
         let state = &mut self.queues.groups[group];
         state.state = GroupState::Opening;
         state.pops.push(at);
-        let (name, queue) = (state.name.clone(), state.queue);
+        let (name, queue, epoch) = (state.name.clone(), state.queue, state.epoch);
         let (tenant, queue_name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
         let call = Call::OpenGroup { tenant, queue: queue_name, group: name, contact };
-        self.ask(call, Pending::OpenGroup { group, contact });
+        self.ask(call, Pending::OpenGroup { group, epoch, contact });
     }
 
     pub(crate) fn group_opened(&mut self, group: Ref, contact: Contact, row: Result<Option<GroupRow>, StoreError>) {
@@ -223,11 +223,11 @@ impl Shard {
     fn scan(&mut self, group: Ref, after: PartitionId) {
         let state = &mut self.queues.groups[group];
         state.state = GroupState::Scanning(after);
-        let id = state.id;
+        let (id, epoch) = (state.id, state.epoch);
         let queue = self.queues.slab[state.queue].row.expect("an opened group's queue is known").id;
         let (shard, shards) = (self.config.index as u32, self.config.shards as u32);
         let call = Call::Scan { queue, group: id, shard, shards, after, limit: SCAN_PAGE };
-        self.ask(call, Pending::Scan { group });
+        self.ask(call, Pending::Scan { group, epoch });
     }
 
     pub(crate) fn scanned(&mut self, group: Ref, page: Result<Vec<ScanRow>, StoreError>) {
@@ -459,7 +459,7 @@ impl Shard {
         };
         match visible {
             Some(visible) if job.batch_left > 0 && job.partitions_left > 0 => {
-                end = end.min(visible);
+                end = end.min(visible).min(within_bytes(&records, start, job.bytes_left));
                 let records = records.into_iter().filter(|r| r.base <= end).collect();
                 self.claim(at, group, lane_ref, start, end, records);
             }
@@ -532,21 +532,26 @@ impl Shard {
         let start = if *self.queues.groups[group].name == *QUEUE_MODE { Start::All } else { self.pops[at].pop.start };
         let state = &mut self.queues.groups[group];
         state.seeding += 1;
+        let epoch = state.epoch;
         let partitions = lanes.iter().map(|&l| self.lanes[l].id).collect();
         let call = Call::SeedCursors { group: state.id, start, partitions };
-        self.ask(call, Pending::Seed { job: at, group, lanes });
+        self.ask(call, Pending::Seed { job: at, group, epoch, lanes });
     }
 
     pub(crate) fn seeded(
         &mut self,
         at: Ref,
         group: Ref,
+        epoch: u32,
         lanes: Vec<Ref>,
         rows: Result<Vec<Option<SeededCursor>>, StoreError>,
     ) {
         let now = self.now;
         self.pops[at].pending -= 1;
-        let Some(state) = self.queues.groups.get_mut(group) else { return self.run_pop(at) };
+        if self.is_past(group, epoch) {
+            return self.run_pop(at);
+        }
+        let state = &mut self.queues.groups[group];
         state.seeding = state.seeding.saturating_sub(1);
         match rows {
             Ok(rows) => {
@@ -614,6 +619,26 @@ impl Shard {
         }
         self.unclaimed(at, claim);
     }
+}
+
+/// The last offset from `start` on that fits into `bytes`; at least `start`. Counted as in [`bytes_of`].
+fn within_bytes(records: &[Record], start: Offset, bytes: u64) -> Offset {
+    let mut left = bytes;
+    let mut end = start;
+    for record in records {
+        let first = record.base.max(start);
+        let here = record.last().0 - first.0 + 1;
+        let each = (record.raw_len as u64 / record.count.max(1) as u64).max(1);
+        let fits = here.min((left / each).min(i64::MAX as u64) as i64);
+        if fits > 0 {
+            end = first.plus(fits - 1);
+        }
+        if fits < here {
+            break;
+        }
+        left -= fits as u64 * each;
+    }
+    end
 }
 
 /// Inflated bytes of a span; a record's bytes count evenly over its messages.
