@@ -1,86 +1,507 @@
-//! One core: owns a shard of the engine, its store connections and its connections; performs effects.
-//! (Skeleton: signatures other rooms build against.)
+//! One core: owns a shard of the engine, its store connections and its client connections; performs effects.
+//!
+//!     handler > ask > inbox > turn > effects: commits and calls to the store, replies to slots (here or by mail)
+//!     mail from other threads > inbox, slots
+//!
+//! Holds: the engine is entered by one task only; no borrow lives across an await; what must cross a core goes by mail.
 
 use crate::config::Config;
+use crate::mail::{Mail, Shared, now};
+use crate::rt;
+use crate::slots::{Slots, Waiting};
 use crate::state::{StateCall, StateReply};
-use queen_shards::command::{Command, Verdict, Watch};
-use queen_shards::effect::StoreError;
-use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId};
+use crate::store::{self, Conn};
+use crate::telemetry::Metrics;
+use crate::telemetry::metrics::Op;
+use queen_shards::command::{Command, Event, Verdict, Watch};
+use queen_shards::effect::{Effect, StoreError};
+use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
-use std::rc::Rc;
+use queen_shards::limits::ShardConfig;
+use queen_shards::shard::Shard;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a connection of this core can reach. Cheap to clone (`Rc<Core>`); lives on its thread.
+/// Mail taken from the mailbox before other tasks run.
+const MAIL_BATCH: usize = 256;
+
+/// An answer to a question of this thread.
+#[derive(Debug)]
+pub enum Answer {
+    Verdict(Verdict),
+    State(StateReply),
+    Woken,
+}
+
+/// The three connections of a shard: pushes, claims and acks, everything else.
+struct Connections {
+    append: Conn,
+    moves: Conn,
+    cold: Conn,
+}
+
+/// What a connection of this core can reach. Lives on its thread.
 pub struct Core {
     pub config: Arc<Config>,
-    pub metrics: Arc<crate::telemetry::Metrics>,
+    pub metrics: Arc<Metrics>,
+    shared: Shared,
+    index: usize,
+    slots: Slots<Answer>,
+    inbox: RefCell<Vec<Event>>,
+    turn: Bell,
+    alarm: Bell,
+    deadline: Cell<Option<Micros>>,
+    store: OnceCell<Rc<Connections>>,
+    keys: OnceCell<KeyHasher>,
+    store_up: Cell<bool>,
+    ids: Cell<(u64, u32)>,
+    leases: Cell<u16>,
+    closing: Cell<bool>,
+    closed: RefCell<Vec<Waker>>,
 }
 
 impl Core {
-    /// This shard's number and how many there are.
+    /// A core of its thread; [`Core::run`] makes it live.
+    pub fn new(shared: Shared, index: usize) -> Rc<Core> {
+        Rc::new_cyclic(|this: &Weak<Core>| {
+            let lost = this.clone();
+            Core {
+                config: shared.config.clone(),
+                metrics: shared.metrics.clone(),
+                index,
+                slots: Slots::new(index, move |answer| {
+                    if let Some(core) = lost.upgrade() {
+                        core.take_back(answer);
+                    }
+                }),
+                inbox: RefCell::default(),
+                turn: Bell::default(),
+                alarm: Bell::default(),
+                deadline: Cell::new(None),
+                store: OnceCell::new(),
+                keys: OnceCell::new(),
+                store_up: Cell::new(false),
+                ids: Cell::new((0, random_bits() as u32)),
+                leases: Cell::new(random_bits() as u16),
+                closing: Cell::new(false),
+                closed: RefCell::default(),
+                shared,
+            }
+        })
+    }
+
+    /// Starts the tasks of the engine and of the mailbox.
+    pub fn run(self: &Rc<Self>) -> std::io::Result<()> {
+        let mut mailbox = self.shared.hub.inbox(self.index)?;
+        let core = self.clone();
+        rt::spawn(async move {
+            let mut mail = Vec::with_capacity(MAIL_BATCH);
+            loop {
+                let more = mailbox.drain(&mut mail, MAIL_BATCH);
+                for mail in mail.drain(..) {
+                    core.receive(mail);
+                }
+                if more { rt::yield_now().await } else { mailbox.wait().await }
+            }
+        });
+        rt::spawn(self.clone().turns());
+        rt::spawn(self.clone().alarms());
+        Ok(())
+    }
+
     pub fn shard(&self) -> usize {
-        todo!()
+        self.index
     }
+
     pub fn shards(&self) -> usize {
-        todo!()
+        self.shared.shards
     }
+
     pub fn now(&self) -> Micros {
-        todo!()
+        now()
     }
-    /// Hashes transactionIds; `None` until the store has been reached once since boot (then answer as "store away").
+
+    /// Hashes transactionIds; `None` until the store has been reached once since boot.
     pub fn keys(&self) -> Option<&KeyHasher> {
-        todo!()
+        self.keys.get()
     }
-    /// Mints `n` consecutive UUIDv7s: one clock read, then a counter.
+
+    /// Whether the store answered lately. Source: operations 5.1.
+    pub fn store_is_up(&self) -> bool {
+        self.store_up.get()
+    }
+
+    /// Mints `n` consecutive UUIDv7s: one clock read, then a counter over the random bits.
     pub fn mint_ids(&self, n: usize) -> Vec<MessageId> {
-        let _ = n;
-        todo!()
+        let millis = unix_millis();
+        let (last, counter) = self.ids.get();
+        // Within a millisecond the counter goes on; in a new one it starts somewhere new, below half of its range.
+        let (millis, mut counter) =
+            if millis <= last { (last, counter) } else { (millis, random_bits() as u32 & 0x3fff_ffff) };
+        let tail = random_bits() & ((1 << 42) - 1);
+        let ids = (0..n).map(|_| {
+            counter = counter.wrapping_add(1);
+            uuid_v7(millis, counter, tail)
+        });
+        let ids = ids.collect();
+        self.ids.set((millis, counter));
+        ids
     }
+
     pub fn lease_seed(&self) -> LeaseSeed {
-        todo!()
+        // Shards and brokers start their counters apart; see `lease_id` for what keeps ids of one partition apart.
+        let counter = self.leases.get().wrapping_add(1);
+        self.leases.set(counter);
+        LeaseSeed { millis: unix_millis(), counter }
     }
+
     /// Sends a command to a shard (this one or another) and waits for its verdict.
     pub async fn ask(&self, shard: usize, command: Command) -> Verdict {
-        let _ = (shard, command);
-        todo!()
+        let mut waiting = self.slots.open();
+        self.send(shard, waiting.slot(), command).await;
+        loop {
+            if let Answer::Verdict(verdict) = waiting.next().await {
+                return verdict;
+            }
+        }
     }
-    /// Registers a watch on each of `shards`; the guard resolves at the first wake and unwatches when dropped.
+
+    async fn send(&self, shard: usize, slot: queen_shards::ids::Slot, command: Command) {
+        if shard == self.index {
+            self.enter(Event::Command { slot, command });
+        } else {
+            self.shared.hub.send_wait(shard, Mail::Command { slot, command }).await;
+        }
+    }
+
+    /// Sends without waiting for room: a full mailbox takes it when it can.
+    fn post(&self, target: usize, mail: Mail) {
+        if let Err(mail) = self.shared.hub.send(target, mail) {
+            let hub = self.shared.hub.clone();
+            rt::spawn(async move { hub.send_wait(target, mail).await });
+        }
+    }
+
+    fn tell(&self, shard: usize, slot: queen_shards::ids::Slot, command: Command) {
+        if shard == self.index {
+            self.enter(Event::Command { slot, command });
+        } else {
+            self.post(shard, Mail::Command { slot, command });
+        }
+    }
+
+    /// Registers a watch on each of `shards`; the guard resolves at a wake and unwatches when dropped.
     pub fn watch(self: &Rc<Self>, shards: &[usize], watch: Watch) -> WatchGuard {
-        let _ = (shards, watch);
-        todo!()
+        let waiting = self.slots.open();
+        for &shard in shards {
+            self.tell(shard, waiting.slot(), Command::Watch(watch.clone()));
+        }
+        WatchGuard { core: self.clone(), waiting, shards: shards.to_vec() }
     }
+
     /// Gives claims back whose answer could not be written.
     pub fn give_back(&self, lease: LeaseId, claims: Vec<(PartitionId, GroupId)>) {
-        let _ = (lease, claims);
-        todo!()
+        let shards = self.shards();
+        let mut by_owner: Vec<Vec<(PartitionId, GroupId)>> = vec![Vec::new(); shards];
+        for claim in claims {
+            by_owner[queen_shards::place::owner_of_partition(claim.0, shards)].push(claim);
+        }
+        for (shard, claims) in by_owner.into_iter().enumerate().filter(|(_, claims)| !claims.is_empty()) {
+            self.tell(shard, queen_shards::ids::Slot::new(self.index, 0), Command::GiveBack { lease, claims });
+        }
     }
-    /// Runs a state call (on the control thread's connection).
+
+    /// Runs a state call on the control thread's connection.
     pub async fn state(&self, call: StateCall) -> StateReply {
-        let _ = call;
-        Err(StoreError::Unavailable("".into()))
+        let mut waiting = self.slots.open();
+        let slot = waiting.slot();
+        self.shared.hub.send_wait(self.shared.control(), Mail::State { slot, call }).await;
+        loop {
+            if let Answer::State(reply) = waiting.next().await {
+                return reply;
+            }
+        }
     }
+
     /// Tells every shard that a queue changed and waits until all have heard it.
-    pub async fn queue_changed(&self, tenant: queen_shards::ids::TenantId, queue: &str) {
-        let _ = (tenant, queue);
-        todo!()
+    pub async fn queue_changed(&self, tenant: TenantId, queue: &str) {
+        let queue: Arc<str> = queue.into();
+        let told = (0..self.shards()).map(|shard| self.ask(shard, Command::QueueChanged { tenant, queue: queue.clone() }));
+        futures_util::future::join_all(told).await;
     }
-    /// Resolves when the broker shuts down (parked pops then answer 204 at once).
+
+    /// Resolves when the broker shuts down; parked pops then answer 204.
     pub async fn shutdown(&self) {
-        std::future::pending().await
+        std::future::poll_fn(|cx| {
+            if self.closing.get() {
+                return Poll::Ready(());
+            }
+            let mut wakers = self.closed.borrow_mut();
+            if !wakers.iter().any(|w| w.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
     }
-    /// Whether the store answered its last probe; `/health`.
-    pub fn store_is_up(&self) -> bool {
-        todo!()
+
+    // ---- mail
+
+    fn receive(&self, mail: Mail) {
+        match mail {
+            Mail::Command { slot, command } => self.enter(Event::Command { slot, command }),
+            Mail::Verdict { slot, verdict } => self.answer(slot, Answer::Verdict(verdict)),
+            Mail::Wake { slot } => self.answer(slot, Answer::Woken),
+            Mail::StateReply { slot, reply } => self.answer(slot, Answer::State(reply)),
+            Mail::StoreReady { target, hash_secret } => {
+                let name = |role: &str| format!("queen {} shard {} {role}", self.config.server_id, self.index);
+                let _ = self.store.set(Rc::new(Connections {
+                    append: Conn::new(target.clone(), name("push")),
+                    moves: Conn::new(target.clone(), name("pop")),
+                    cold: Conn::new(target, name("cold")),
+                }));
+                let _ = self.keys.set(KeyHasher::new(&hash_secret));
+            }
+            Mail::Pulse { clock } => {
+                self.store_up.set(clock.is_some());
+                if let Some((now, at)) = clock {
+                    self.enter(Event::Clock { now, at });
+                }
+            }
+            Mail::Shutdown => {
+                self.closing.set(true);
+                for waker in self.closed.take() {
+                    waker.wake();
+                }
+            }
+            Mail::State { .. } | Mail::Finished | Mail::Signal => {}
+        }
+    }
+
+    fn answer(&self, slot: queen_shards::ids::Slot, answer: Answer) {
+        if let Err(answer) = self.slots.answer(slot, answer) {
+            self.take_back(answer);
+        }
+    }
+
+    /// An answer nobody waits for any more: what it claimed is free again.
+    fn take_back(&self, answer: Answer) {
+        if let Answer::Verdict(Verdict::Pop(verdict)) = answer
+            && let Some(lease) = verdict.lease
+        {
+            self.give_back(lease, verdict.claims.iter().map(|c| (c.partition, c.group)).collect());
+        }
+    }
+
+    // ---- turns
+
+    fn enter(&self, event: Event) {
+        self.inbox.borrow_mut().push(event);
+        self.turn.ring();
+    }
+
+    async fn turns(self: Rc<Self>) {
+        let tail = 64 << 20;
+        let mut shard = Shard::new(ShardConfig {
+            index: self.index,
+            shards: self.shards(),
+            window_bytes_max: (self.config.dedup_cache_bytes as usize / self.shards()).max(1 << 20),
+            tail_bytes_max: tail,
+            window_batch: self.config.window_batch,
+            ..ShardConfig::default()
+        });
+        let (mut events, mut effects) = (Vec::new(), Vec::new());
+        loop {
+            self.turn.wait().await;
+            // Whoever is ready now adds to this turn: that is what fuses commits.
+            rt::yield_now().await;
+            events.append(&mut self.inbox.borrow_mut());
+            shard.turn(now(), &mut events, &mut effects);
+            for effect in effects.drain(..) {
+                self.perform(effect);
+            }
+            let deadline = shard.deadline();
+            if self.deadline.replace(deadline) != deadline {
+                self.alarm.ring();
+            }
+            let sizes = shard.sizes();
+            self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
+        }
+    }
+
+    /// Rings for a turn when the engine wants one though nothing happens.
+    async fn alarms(self: Rc<Self>) {
+        loop {
+            let Some(deadline) = self.deadline.get() else {
+                self.alarm.wait().await;
+                continue;
+            };
+            let left = deadline.since(now());
+            if left > 0 {
+                rt::race(self.alarm.wait(), rt::sleep(Duration::from_micros(left))).await;
+                continue;
+            }
+            self.deadline.set(None);
+            self.turn.ring();
+        }
+    }
+
+    fn perform(self: &Rc<Self>, effect: Effect) {
+        match effect {
+            Effect::Reply { slot, verdict } if slot.shard() == self.index => self.answer(slot, Answer::Verdict(verdict)),
+            Effect::Reply { slot, verdict } => self.post(slot.shard(), Mail::Verdict { slot, verdict }),
+            Effect::Wake { slot } if slot.shard() == self.index => self.answer(slot, Answer::Woken),
+            Effect::Wake { slot } => self.post(slot.shard(), Mail::Wake { slot }),
+            Effect::Append { commit, append } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let began = now();
+                    let level = core.config.zstd_level;
+                    let limit = core.config.push_commit_timeout;
+                    let result = core
+                        .with_conn(|c| &c.append, limit, async |client| store::append(client, &append, level).await)
+                        .await;
+                    let items = append.lanes.iter().map(|lane| lane.count as u64).sum();
+                    core.metrics.shard(core.index).batch(Op::Push, items, now().since(began));
+                    core.enter(Event::Appended { commit, result });
+                });
+            }
+            Effect::Move { commit, moves } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let began = now();
+                    let limit = core.config.stmt_timeout;
+                    let result = core
+                        .with_conn(|c| &c.moves, limit, async |client| store::move_cursors(client, &moves).await)
+                        .await;
+                    let claims = moves.iter().filter(|m| m.lease == queen_shards::effect::LeaseMust::Over).count() as u64;
+                    let (metrics, micros) = (core.metrics.shard(core.index), now().since(began));
+                    if claims > 0 {
+                        metrics.batch(Op::Pop, claims, micros);
+                    }
+                    if claims < moves.len() as u64 {
+                        metrics.batch(Op::Ack, moves.len() as u64 - claims, micros);
+                    }
+                    core.enter(Event::Moved { commit, result });
+                });
+            }
+            Effect::Call { call, ask } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let limit = core.config.stmt_timeout;
+                    let result =
+                        core.with_conn(|c| &c.cold, limit, async |client| store::call(client, &ask).await).await;
+                    core.enter(Event::Returned { call, result });
+                });
+            }
+        }
+    }
+
+    /// Runs `work` on one of the store connections, within `limit`. Past it the connection is given up and the outcome
+    /// is unknown.
+    async fn with_conn<T>(
+        &self,
+        conn: impl Fn(&Connections) -> &Conn,
+        limit: Duration,
+        work: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Some(connections) = self.store.get().cloned() else {
+            return Err(StoreError::Unavailable("the store has not been reached yet".into()));
+        };
+        let result = store::within(conn(&connections), limit, work).await;
+        if let Err(error) = &result {
+            self.metrics.shard(self.index).db_error();
+            store::log_error(error);
+        }
+        result
     }
 }
 
 /// See [`Core::watch`].
-pub struct WatchGuard {}
+pub struct WatchGuard {
+    core: Rc<Core>,
+    waiting: Waiting<Answer>,
+    shards: Vec<usize>,
+}
 
 impl WatchGuard {
-    /// Waits for a wake; may be called again after re-registering.
+    /// Waits for a wake.
     pub async fn wake(&mut self) {
-        todo!()
+        self.waiting.next().await;
+    }
+}
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        for &shard in &self.shards {
+            self.core.tell(shard, self.waiting.slot(), Command::Unwatch);
+        }
+    }
+}
+
+/// One task waits, anybody rings; a ring before the wait is not lost.
+#[derive(Default)]
+struct Bell {
+    rung: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Bell {
+    fn ring(&self) {
+        if !self.rung.replace(true)
+            && let Some(waker) = self.waker.borrow_mut().take()
+        {
+            waker.wake();
+        }
+    }
+
+    async fn wait(&self) {
+        std::future::poll_fn(|cx| {
+            if self.rung.replace(false) {
+                return Poll::Ready(());
+            }
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+fn unix_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}
+
+/// 64 bits nobody can guess beforehand.
+fn random_bits() -> u64 {
+    let mut bits = [0u8; 8];
+    // SAFETY: the buffer is ours and 8 bytes long. Up to 256 bytes come whole once the kernel's pool is ready.
+    let read = unsafe { libc::getrandom(bits.as_mut_ptr().cast(), bits.len(), 0) };
+    assert_eq!(read, 8, "the kernel's random numbers");
+    u64::from_ne_bytes(bits)
+}
+
+/// 48 bits of milliseconds, then 32 bits of counter (over `rand_a` and the top of `rand_b`), then 42 random bits.
+fn uuid_v7(millis: u64, counter: u32, random: u64) -> MessageId {
+    let high = (millis & 0xffff_ffff_ffff) << 16 | 0x7000 | (counter >> 20) as u64;
+    let low = 1u64 << 63 | (counter as u64 & 0xf_ffff) << 42 | random;
+    MessageId((high as u128) << 64 | low as u128)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minted_ids_are_uuid_v7_and_rise_with_the_counter() {
+        let ids: Vec<_> = (0..5).map(|i| uuid_v7(1_800_000_000_000, 0xf_fffe + i, 7)).collect();
+        assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
+        for id in ids {
+            let id = uuid::Uuid::from_u128(id.0);
+            assert_eq!((id.get_version_num(), id.get_variant()), (7, uuid::Variant::RFC4122));
+        }
     }
 }

@@ -2,12 +2,15 @@
 
 pub mod config;
 pub mod conn;
+pub mod control;
 pub mod core_thread;
 pub mod embedded;
 pub mod http;
 pub mod hub;
 pub mod limits;
+pub mod mail;
 pub mod rt;
+pub mod slots;
 pub mod state;
 pub mod store;
 pub mod telemetry;

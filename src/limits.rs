@@ -1,1 +1,94 @@
-//! (to be written)
+//! Every bound of the edge, once, beside its arithmetic. The engine's own bounds are in its crate.
+
+use std::time::Duration;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+// ---- one request ------------------------------------------------------------------------------------------------
+
+/// Bytes of a request head: request line, header lines and the empty line. Above: 431.
+/// A token of some kilobytes and a long query fit many times over.
+pub const HEAD_BYTES_MAX: usize = 64 * KIB;
+/// Bytes of a request target. Above: 414. Three names of 1024 bytes, each byte percent-encoded, are 9 KiB.
+pub const TARGET_BYTES_MAX: usize = 16 * KIB;
+/// Bytes a request line may have around its target: a method, two spaces, the version. Above: 414, like the target.
+pub const REQUEST_LINE_EXTRA: usize = 64;
+/// Header lines of a request. Above: 431.
+pub const HEADERS_MAX: usize = 100;
+/// Empty lines tolerated before a request line (RFC 9112 2.2 asks for one; old clients send one after a body).
+pub const BLANK_LINES_MAX: usize = 2;
+/// Bytes of chunk extensions of one body, all chunks together. Nobody sends any.
+pub const CHUNK_EXTENSION_BYTES_MAX: usize = 4 * KIB;
+/// Bytes of the trailer section of one chunked body. It is read and ignored.
+pub const TRAILER_BYTES_MAX: usize = 8 * KIB;
+/// Default of QUEEN_MAX_BODY_BYTES. Above: 413.
+pub const BODY_BYTES_MAX: usize = 64 * MIB;
+/// Bytes of a queue, partition or group name: an index entry has to hold it. Source: data plane 1.6.
+pub const NAME_BYTES_MAX: usize = 1024;
+
+// ---- one connection ---------------------------------------------------------------------------------------------
+
+/// What a connection reads at a time outside of bodies: what the kernel holds for an idle one.
+/// With the task (about 2 KiB) and an answer buffer of the same size an idle connection stays under 16 KiB.
+pub const READ_BYTES: usize = 4 * KIB;
+/// Buffers above this are given back to the allocator between requests.
+pub const KEEP_BYTES: usize = 4 * KIB;
+/// Bytes of further requests taken in while one is handled; more waits in the socket.
+pub const READ_AHEAD_BYTES_MAX: usize = 16 * KIB;
+/// First size of a body's buffer, and the part of a body that needs no leave of the shard's budget.
+pub const BODY_FREE_BYTES: usize = 64 * KIB;
+/// What is read at a time of a chunked body, and of one that is only thrown away. Also how far past the limit a body
+/// can be read before its 413.
+pub const BODY_READ_BYTES: usize = 64 * KIB;
+/// A refused request's body up to this size is read and dropped, so that the connection can stay open.
+pub const DISCARD_BYTES_MAX: usize = 64 * KIB;
+/// Bodies of answers up to this size are copied behind their head; larger ones are written from where they are.
+pub const ANSWER_COPY_BYTES_MAX: usize = 16 * KIB;
+/// Requests of one connection handled without letting others run.
+pub const REQUESTS_PER_TURN: usize = 32;
+/// First byte of a head to its last.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time in which a body must bring [`BODY_PROGRESS_BYTES`] or its end.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What counts as progress of a body: 136 bytes per second keep it alive, one byte now and then does not.
+pub const BODY_PROGRESS_BYTES: usize = 4 * KIB;
+/// Time in which a client must take any part of its answer.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time a connection may sit between requests. Longer than the idle time of common proxies (60 s), so that they
+/// close first and no request meets a closing socket.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// After the last answer of a refused connection: how long, and how much, is read and dropped, so that the client
+/// can read its answer before a reset destroys it.
+pub const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
+pub const LINGER_BYTES_MAX: usize = 64 * MIB;
+/// The same while the broker shuts down.
+pub const LINGER_CLOSING_TIMEOUT: Duration = Duration::from_millis(500);
+/// Between the last accept and the close of idle connections at shutdown: requests on their way are still answered.
+pub const CLOSING_GRACE: Duration = Duration::from_millis(20);
+/// How long a closed connection is watched until its peer has acknowledged an answer with claims; then the lease's
+/// expiry takes over. Under the 1 s in which a message of a dead socket should be back.
+pub const DELIVERY_CHECK: Duration = Duration::from_millis(800);
+
+// ---- one shard --------------------------------------------------------------------------------------------------
+
+/// Connections of one shard; more wait in the kernel's queue. At 16 KiB idle they are 160 MiB.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// Kernel queue of connections not yet accepted (capped by net.core.somaxconn).
+pub const BACKLOG: i32 = 4096;
+/// Bytes of bodies in flight of one shard, beyond the free part of each. Over it reading pauses, except for one
+/// body at a time, so that partly read ones cannot block each other for ever.
+pub const BODY_BUDGET_BYTES: usize = 256 * MIB;
+/// How late a timeout may strike, and what the clock of connections costs: one wake a second and shard.
+pub const TICK: Duration = Duration::from_secs(1);
+/// Pause after an accept that failed for want of descriptors or memory.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Entries of a shard's ring: submissions per kernel entry, not operations in flight.
+pub const RING_ENTRIES: u32 = 1024;
+/// Tries to set a ring up before epoll takes over, with [`RING_PAUSE`] doubling between them: about 3 s, because
+/// the rings of a broker that just ended are released late.
+pub const RING_TRIES: u32 = 6;
+pub const RING_PAUSE: Duration = Duration::from_millis(50);
+
+const _: () = assert!(TARGET_BYTES_MAX + REQUEST_LINE_EXTRA < HEAD_BYTES_MAX);
+const _: () = assert!(READ_BYTES + KEEP_BYTES + 4 * KIB <= 16 * KIB);

@@ -1,2 +1,180 @@
-//! The boot order.
-fn main() {}
+//! The boot order, as a list. Exit code 1 with one `FATAL:` line when the broker cannot serve.
+
+use queen::config::{Config, Driver, Postgres};
+use queen::core_thread::Core;
+use queen::embedded::Embedded;
+use queen::http::routes::Api;
+use queen::mail::{Hub, MAILBOX_MAX, Mail, Shared};
+use queen::telemetry::{Metrics, log};
+use queen::{conn, control, rt};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    queen::mail::now();
+    match boot(started) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reasons) => {
+            for reason in reasons {
+                queen::error!("boot", format!("FATAL: {reason}"));
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn boot(started: Instant) -> Result<(), Vec<String>> {
+    let one = |why: String| vec![why];
+    if std::env::args().nth(1).as_deref() == Some("migrate") {
+        log::init("info", false);
+        return Err(one("migration is not supported on the log engine".into()));
+    }
+    let config = Arc::new(Config::from_env().inspect_err(|_| log::init("info", false))?);
+    log::init(&config.log_filter, config.log_json);
+    panic_hook();
+    config.boot_lines.iter().for_each(|line| line.log());
+    let address = address(&config).map_err(one)?;
+    rt::port_is_free(address).map_err(|error| one(busy(address, &error)))?;
+    let embedded = match config.postgres {
+        Postgres::Embedded => Some(Embedded::prepare(&config.data_dir).map_err(|error| one(error.to_string()))?),
+        Postgres::Server(_) => None,
+    };
+    let cores = rt::cores();
+    let shards = shards(&config, cores.len());
+    let hub = Hub::new(shards + 1, MAILBOX_MAX).map_err(|error| one(format!("no descriptors left: {error}")))?;
+    let metrics = Arc::new(Metrics::new(shards, config.db_pool_size));
+    let shared = Shared { config, metrics, hub, shards };
+    signals(shared.hub.clone(), shared.control());
+    let drivers = start_shards(&shared, address, &cores);
+    let driver = wait_for_shards(&drivers, shards).map_err(one)?;
+    let ended = rt::run(rt::Choice::Epoll, control::run(shared, embedded, started, driver));
+    ended.map_err(|error| one(format!("the control thread has no reactor: {error}")))?.map_err(one)
+}
+
+/// The address to listen on: the first one the name has.
+fn address(config: &Config) -> Result<SocketAddr, String> {
+    let listen = config.listen();
+    let found = listen.to_socket_addrs().ok().and_then(|mut all| all.next());
+    found.ok_or_else(|| format!("QUEEN_BIND_ADDR: no address for {listen}; use an IP of this machine, or 0.0.0.0"))
+}
+
+fn busy(address: SocketAddr, error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            format!("port {} is in use; stop what listens there, or set PORT to another one", address.port())
+        }
+        _ => format!("cannot listen on {address}: {error}; set QUEEN_BIND_ADDR and PORT to what this machine has"),
+    }
+}
+
+/// Cores for shards: all of them next to a PostgreSQL elsewhere, two thirds next to one on this machine.
+/// Source: architecture 2.
+fn shards(config: &Config, cores: usize) -> usize {
+    match (config.shards, &config.postgres) {
+        (0, Postgres::Embedded) => (cores * 2 / 3).max(1),
+        (0, Postgres::Server(_)) => cores.max(1),
+        (n, _) => n,
+    }
+}
+
+type Started = Result<String, String>;
+
+/// One pinned thread per shard.
+fn start_shards(shared: &Shared, address: SocketAddr, cores: &[usize]) -> Receiver<Started> {
+    let (tell, told) = channel();
+    for index in 0..shared.shards {
+        let (shared, tell) = (shared.clone(), tell.clone());
+        let core = cores.get(index % cores.len().max(1)).copied();
+        let run = move || shard(shared, index, core, address, tell);
+        if let Err(error) = std::thread::Builder::new().name(format!("shard-{index}")).spawn(run) {
+            queen::error!("boot", "no thread for a shard", error = error);
+        }
+    }
+    told
+}
+
+fn wait_for_shards(told: &Receiver<Started>, shards: usize) -> Result<String, String> {
+    let mut driver = String::new();
+    for _ in 0..shards {
+        driver = told.recv().map_err(|_| "a shard ended before it began".to_string())??;
+    }
+    Ok(driver)
+}
+
+/// The life of a shard's thread.
+fn shard(shared: Shared, index: usize, core: Option<usize>, address: SocketAddr, tell: Sender<Started>) {
+    if let Some(core) = core
+        && let Err(error) = rt::pin(core)
+    {
+        queen::warning!("boot", "a shard is not pinned", shard = index, error = error);
+    }
+    let choice = match shared.config.driver {
+        Driver::Auto => rt::Choice::Auto,
+        Driver::IoUring => rt::Choice::Uring,
+        Driver::Epoll => rt::Choice::Epoll,
+    };
+    let failed = tell.clone();
+    let ended = rt::run(choice, async move {
+        let core = Core::new(shared.clone(), index);
+        let listener = match core.run().and_then(|()| rt::Listener::bind(address)) {
+            Ok(listener) => listener,
+            Err(error) => {
+                let _ = tell.send(Err(busy(address, &error)));
+                return;
+            }
+        };
+        let _ = tell.send(Ok(rt::current().to_string()));
+        let limits = conn::Limits { body_bytes: shared.config.max_body_bytes, ..conn::Limits::default() };
+        let api = std::rc::Rc::new(Api { core: core.clone(), tenancy: false });
+        let serving = conn::serve(api, listener, limits);
+        let limit = async {
+            core.shutdown().await;
+            rt::sleep(control::grace()).await;
+        };
+        rt::race(serving, limit).await;
+        shared.hub.send_wait(shared.control(), Mail::Finished).await;
+    });
+    if let Err(error) = ended {
+        let _ = failed.send(Err(format!("shard {index} has no reactor: {error}")));
+    }
+}
+
+/// A panic anywhere is a bug, and a shard's partitions have no other owner: the process ends.
+fn panic_hook() {
+    std::panic::set_hook(Box::new(|info| {
+        let thread = std::thread::current().name().unwrap_or("?").to_owned();
+        queen::error!("panic", info, thread = thread);
+        eprintln!("{}", std::backtrace::Backtrace::force_capture());
+        std::process::abort();
+    }));
+}
+
+/// SIGTERM and SIGINT become mail of the control thread.
+fn signals(hub: Hub, control: usize) {
+    // SAFETY: the set is ours; blocking signals in the main thread before others exist makes them inherit the mask, so
+    // that the waiting thread alone takes them.
+    let set = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    };
+    let wait = move || {
+        loop {
+            let mut signal = 0;
+            // SAFETY: both pointers are to locals.
+            if unsafe { libc::sigwait(&set, &mut signal) } == 0 {
+                let _ = hub.send(control, Mail::Signal);
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("signals".into()).spawn(wait) {
+        queen::warning!("boot", "no thread for signals; SIGTERM will not be noticed", error = error);
+    }
+}

@@ -209,6 +209,8 @@ pub struct Record {
     pub body: Bytes,
     /// The inflated frames, when they happen to be at hand.
     pub frames: Option<Bytes>,
+    /// 16 bytes a message: the keys of the record, so that an ack of it resolves from memory.
+    pub keys: Bytes,
 }
 
 impl Record {
@@ -249,6 +251,8 @@ pub enum AckOutcome {
 /// An event of the outer world for a shard.
 #[derive(Debug)]
 pub enum Event {
+    /// PostgreSQL's clock said `now` before `at` on the monotonic clock. The first reading comes before any command.
+    Clock { now: Stamp, at: Micros },
     Command { slot: Slot, command: Command },
     Appended { commit: crate::ids::CommitId, result: Result<crate::effect::AppendOutcome, crate::effect::StoreError> },
     Moved { commit: crate::ids::CommitId, result: Result<crate::effect::MoveOutcome, crate::effect::StoreError> },

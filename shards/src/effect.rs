@@ -37,7 +37,7 @@ pub struct AppendLane {
     pub partition: PartitionId,
     /// The last offset the engine verified; the lane is written only where the locked row still says so.
     pub expect: Offset,
-    /// Messages added, over all segments of the lane.
+    /// Messages added, over all segments of the lane; 0 only confirms that the row is as expected.
     pub count: u32,
 }
 
@@ -177,7 +177,9 @@ pub enum Call {
     FindLane { lane: LaneKey },
     /// Read partitions by number. `Reply::Found`, in order.
     FindPartitions { tenant: TenantId, ids: Vec<PartitionId> },
-    /// Read a queue (creating it when `create`), contact or register the group, seed its cursors. `Reply::Group`.
+    /// Read a queue by name; makes nothing. `Reply::Queue`.
+    FindQueue { tenant: TenantId, queue: Arc<str> },
+    /// Read a queue (creating it, except for a pinned contact), contact or register the group, seed its cursors. `Reply::Group`.
     OpenGroup { tenant: TenantId, queue: Arc<str>, group: Arc<str>, contact: Contact },
     /// Partitions of the queue that belong to shard `shard` of `shards` and hold something the group has not
     /// completed, ascending ids after `after`, at most `limit`. `Reply::Scanned`.
@@ -211,11 +213,12 @@ pub enum Contact {
 pub enum Reply {
     Lanes(Vec<Option<LaneRow>>),
     Found(Vec<Option<FoundLane>>),
+    Queue(Option<QueueRow>),
     /// `None`: no such queue (pinned contact only).
     Group(Option<GroupRow>),
     Scanned { rows: Vec<ScanRow>, now: Stamp },
     Cursors { rows: Vec<Option<SeededCursor>>, now: Stamp },
-    Cursor { found: Option<(GroupId, CursorRow)>, last_offset: Offset, log_start: Offset },
+    Cursor(Option<(GroupId, CursorRow)>),
     /// `complete`: nothing of the asked range is left out; otherwise go on after the last row (or before the first).
     Keys { rows: Vec<KeysRow>, complete: bool, now: Stamp },
     /// `log_start` is read with the records.

@@ -1,10 +1,33 @@
 //! The engine of one shard: pure, synchronous state machines. No I/O, no clock, no async, no SQL, no HTTP.
 //!
-//! Commands of requests come in as events, verdicts and store calls go out as effects.
+//! The flow: [`command`]s of requests come in as events, [`place`]d on their owner shard. [`shard`] turns them:
+//! pushes wait in [`lane`]s and close into the fused append commit ([`append`]); pops claim from ready rings
+//! ([`claim`]) and acks are ruled ([`settle`], [`ack`]), both as fused cursor moves ([`moves`]). What needs the store
+//! leaves as an [`effect`] and comes back as an event; verdicts leave as replies.
 
+pub mod ack;
 pub mod command;
 pub mod effect;
+pub mod frames;
 pub mod ids;
 pub mod key;
 pub mod lease_id;
+pub mod limits;
 pub mod place;
+pub mod sealed;
+pub mod shard;
+pub mod tail;
+pub mod window;
+
+mod append;
+mod attempt;
+mod calls;
+mod claim;
+mod lane;
+mod moves;
+mod queue;
+mod repack;
+mod settle;
+mod slab;
+mod standing;
+mod visible;

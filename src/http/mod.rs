@@ -2,6 +2,16 @@
 //!
 //!     conn: bytes -> head, body -> Request -> routes -> handler (push, pop, ack, ...) -> Response -> bytes
 
+pub mod ack;
+pub mod body;
+pub mod head;
+pub mod json;
+pub mod pop;
+pub mod push;
+pub mod query;
+pub mod refusals;
+pub mod routes;
+
 use bytes::Bytes;
 use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};
 

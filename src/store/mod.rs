@@ -1,1 +1,55 @@
-//! (to be written)
+//! The only room that knows SQL.
+//!
+//!     core_thread --Append, moves, Call, StateCall--> hot, cold --one statement--> PostgreSQL
+//!                 <--outcomes, replies, StoreError--
+//!
+//! Holds: every call is one round trip of one unnamed statement (it survives a transaction-mode pooler), and what may
+//! be known about the rows after a failure is told by the variant of `StoreError`. Does not time out: deadlines are
+//! the caller's, who then gives the connection up ([`connect::Conn::discard`]).
+
+pub mod cold;
+pub mod connect;
+pub mod failure;
+pub mod hot;
+pub mod migrate;
+pub mod pack;
+mod params;
+mod rows;
+pub mod sql_files;
+
+pub use cold::{call, purge_dead, state};
+pub use connect::{Conn, Target};
+pub use hot::{append, move_cursors, ping};
+pub use migrate::{BootError, StoreFacts, boot};
+pub use tokio_postgres::Client;
+
+use queen_shards::effect::StoreError;
+use std::time::Duration;
+
+/// Runs `work` on a live client of `conn`, connecting included, within `limit`. Past it the connection is given up, the
+/// server is asked to stop, and the outcome is unknown.
+pub async fn within<T>(
+    conn: &Conn,
+    limit: Duration,
+    work: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let client = match crate::rt::timeout(limit, conn.get()).await {
+        Some(client) => client?,
+        None => return Err(StoreError::Unavailable(format!("no connection within {limit:?}"))),
+    };
+    match crate::rt::timeout(limit, work(&client)).await {
+        Some(result) => result,
+        None => {
+            conn.discard(&client);
+            Err(StoreError::Unknown(format!("no answer within {limit:?}")))
+        }
+    }
+}
+
+/// Says that a call failed, at most every ten seconds.
+pub fn log_error(error: &StoreError) {
+    static GATE: crate::telemetry::log::Gate = crate::telemetry::log::Gate::new(10_000);
+    if let Some(suppressed) = GATE.pass() {
+        crate::warning!("db", "a store call failed", error = error, suppressed = suppressed);
+    }
+}

@@ -1,0 +1,40 @@
+//! Lists the SQL files for the binary, so that adding one needs no second place.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+fn main() {
+    println!("cargo::rerun-if-changed=migrations");
+    let root = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("set by cargo")).join("migrations");
+    let mut list = String::from("pub const MIGRATIONS: &[SqlFile] = &[\n");
+    for path in sql_files(&root).iter().filter(|p| stem(p).as_bytes()[0].is_ascii_digit()) {
+        push(&mut list, path);
+    }
+    list.push_str("];\npub const FUNCTIONS: &[SqlFile] = &[\n");
+    for path in &sql_files(&root.join("functions")) {
+        push(&mut list, path);
+    }
+    list.push_str("];\n");
+    let out = Path::new(&env::var("OUT_DIR").expect("set by cargo")).join("sql_files.rs");
+    fs::write(out, list).expect("write the list of SQL files");
+}
+
+fn push(list: &mut String, path: &Path) {
+    writeln!(list, "    SqlFile {{ name: {:?}, text: include_str!({path:?}) }},", stem(path)).expect("write to a string");
+}
+
+fn stem(path: &Path) -> &str {
+    path.file_stem().and_then(|stem| stem.to_str()).expect("an SQL file's name is UTF-8")
+}
+
+/// `*.sql` directly in `dir`, by name.
+fn sql_files(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(dir)
+        .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+        .map(|entry| entry.expect("read a directory entry").path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "sql"))
+        .collect();
+    files.sort();
+    files
+}

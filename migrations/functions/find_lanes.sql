@@ -1,0 +1,40 @@
+-- find_lanes.sql: partitions by their names, with the options of their queues.
+-- In     parallel arrays, at most a few hundred.
+-- Out    one row per entry that exists, in order; ord is 1-based.
+-- Locks  none.
+-- Caller src/store/cold.rs, find_lanes; queen.provision. Source: data plane 2, 8.2.
+create or replace function queen.find_lanes(p_tenant uuid[], p_queue text[], p_partition text[])
+returns table (
+    ord bigint,
+    queue_id uuid,
+    lease_time integer,
+    retry_limit integer,
+    dead_letter boolean,
+    delayed_processing integer,
+    window_buffer integer,
+    dedup_window_seconds integer,
+    min_pop_wait_time integer,
+    encryption_enabled boolean,
+    partition_id bigint,
+    last_offset bigint,
+    log_start bigint,
+    last_created_at timestamptz
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_mergejoin = off
+set enable_hashjoin = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select a.ord, q.id, coalesce(q.lease_time, 60), q.retry_limit, q.dead_letter_queue or q.dlq_after_max_retries,
+        q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
+        p.id, p.last_offset, p.log_start, p.last_created_at
+    from unnest(p_tenant, p_queue, p_partition) with ordinality as a (tenant_id, queue, name, ord)
+    join queen.queues as q on q.tenant_id = a.tenant_id and q.name = a.queue collate "C"
+    join queen.partitions as p on p.queue_id = q.id and p.name = a.name collate "C"
+    order by a.ord;
+end;
+$$;

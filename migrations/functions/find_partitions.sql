@@ -1,0 +1,42 @@
+-- find_partitions.sql: partitions of one tenant by number, with their names and the options of their queues.
+-- Out    one row per number that exists, in order; ord is 1-based.
+-- Locks  none.
+-- Caller src/store/cold.rs, find_partitions. Source: data plane 5.4, step 1.
+create or replace function queen.find_partitions(p_tenant uuid, p_partition bigint[])
+returns table (
+    ord bigint,
+    queue_id uuid,
+    lease_time integer,
+    retry_limit integer,
+    dead_letter boolean,
+    delayed_processing integer,
+    window_buffer integer,
+    dedup_window_seconds integer,
+    min_pop_wait_time integer,
+    encryption_enabled boolean,
+    partition_id bigint,
+    last_offset bigint,
+    log_start bigint,
+    last_created_at timestamptz,
+    queue_name text,
+    partition_name text
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_mergejoin = off
+set enable_hashjoin = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select a.ord, q.id, coalesce(q.lease_time, 60), q.retry_limit, q.dead_letter_queue or q.dlq_after_max_retries,
+        q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
+        p.id, p.last_offset, p.log_start, p.last_created_at, q.name, p.name
+    from unnest(p_partition) with ordinality as a (id, ord)
+    join queen.partitions as p on p.id = a.id
+    join queen.queues as q on q.id = p.queue_id
+    where q.tenant_id = p_tenant
+    order by a.ord;
+end;
+$$;

@@ -1,0 +1,106 @@
+-- open_group.sql: how a pop meets a group: creates the queue, registers the group once, seeds a cursor in every partition.
+-- In     p_contact 0 queue mode, 1 register, 2 pinned. p_mode all, new or timestamp (with p_start_at), used by a registration only.
+-- Out    one row; none when a pinned pop finds no queue. registered: a record exists, made now or before.
+-- Locks  a registration: queue row FOR UPDATE, then it takes its time; provisioning holds that row FOR KEY SHARE, so no partition is
+--        born meanwhile. Then partition rows FOR KEY SHARE in id order, against a cleanup, then cursor inserts in the same order.
+-- Again  harmless: the record and existing cursors stay as they are.
+-- Caller src/store/cold.rs, open_group. Source: data plane 4.4; architecture 13, rules 24 and 25.
+create or replace function queen.open_group(
+    p_tenant uuid,
+    p_queue text,
+    p_group text,
+    p_contact smallint,
+    p_mode text,
+    p_start_at timestamptz
+)
+returns table (
+    queue_id uuid,
+    lease_time integer,
+    retry_limit integer,
+    dead_letter boolean,
+    delayed_processing integer,
+    window_buffer integer,
+    dedup_window_seconds integer,
+    min_pop_wait_time integer,
+    encryption_enabled boolean,
+    group_id bigint,
+    registered boolean
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_mergejoin = off
+set enable_hashjoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_queue uuid;
+    v_group bigint;
+    v_mode text;
+    v_at timestamptz;
+begin
+    if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    if p_contact <> 2 then
+        perform queen.make_queue(array[p_tenant], array[p_queue]);
+    end if;
+    select q.id into v_queue from queen.queues as q where q.tenant_id = p_tenant and q.name = p_queue collate "C";
+    if v_queue is null then
+        return;
+    end if;
+    select g.id, g.mode
+    into v_group, v_mode
+    from queen.groups as g
+    where g.queue_id = v_queue and g.name = p_group collate "C";
+
+    if v_group is null or (p_contact = 1 and v_mode is null) then
+        if p_contact = 1 then
+            perform from queen.queues as q where q.id = v_queue for update;
+        else
+            perform from queen.queues as q where q.id = v_queue for key share;
+        end if;
+        if not found then
+            return; -- Deleted meanwhile: the caller asks again.
+        end if;
+        v_at := clock_timestamp();
+        insert into queen.groups (queue_id, name) values (v_queue, p_group) on conflict do nothing;
+        select g.id, g.mode
+        into v_group, v_mode
+        from queen.groups as g
+        where g.queue_id = v_queue and g.name = p_group collate "C";
+    end if;
+
+    if p_contact = 1 and v_mode is null then
+        update queen.groups as g
+        set mode = p_mode,
+            start_at = case p_mode when 'all' then 'epoch' when 'new' then v_at else p_start_at end,
+            registered_at = v_at,
+            high_water = coalesce((select max(p.id) >> 12 from queen.partitions as p where p.queue_id = v_queue), 0)
+        where g.id = v_group;
+        v_mode := p_mode;
+        insert into queen.cursors (partition_id, group_id, committed)
+        select k.id, v_group,
+            case p_mode
+                when 'all' then k.log_start - 1
+                when 'new' then k.last_offset
+                else queen.offset_before(k.id, k.log_start, k.last_offset, p_start_at)
+            end
+        from (
+            select p.id, p.log_start, p.last_offset
+            from queen.partitions as p
+            where p.queue_id = v_queue
+            order by p.id
+            for key share
+        ) as k
+        on conflict do nothing;
+    end if;
+
+    return query
+    select q.id, coalesce(q.lease_time, 60), q.retry_limit, q.dead_letter_queue or q.dlq_after_max_retries,
+        q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
+        v_group, v_mode is not null
+    from queen.queues as q
+    where q.id = v_queue;
+end;
+$$;

@@ -1,0 +1,57 @@
+-- provision.sql: creates the queues and partitions that are missing, then reads them all.
+-- In     parallel arrays; p_slot: placement slot of the names, 0 to 4095, which becomes the low 12 bits of the number.
+-- Out    as queen.find_lanes. An entry is missing when its queue was deleted meanwhile.
+-- Locks  queue rows FOR KEY SHARE in (tenant, name) order, which a registration excludes: a partition born during one
+--        would miss its cursor. Then inserts in (queue, name) order, so two callers never deadlock.
+-- Again  harmless. Ids are read by a statement of their own: insert-or-select in one may find neither.
+-- Caller src/store/cold.rs, provision. Source: data plane 2; architecture 13, rules 6 and 24.
+create or replace function queen.provision(p_tenant uuid[], p_queue text[], p_partition text[], p_slot integer[])
+returns table (
+    ord bigint,
+    queue_id uuid,
+    lease_time integer,
+    retry_limit integer,
+    dead_letter boolean,
+    delayed_processing integer,
+    window_buffer integer,
+    dedup_window_seconds integer,
+    min_pop_wait_time integer,
+    encryption_enabled boolean,
+    partition_id bigint,
+    last_offset bigint,
+    log_start bigint,
+    last_created_at timestamptz
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_mergejoin = off
+set enable_hashjoin = off
+as $$
+#variable_conflict use_column
+begin
+    if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    perform queen.make_queue(p_tenant, p_queue);
+    perform q.id
+    from queen.queues as q
+    join (select distinct a.tenant_id, a.name from unnest(p_tenant, p_queue) as a (tenant_id, name)) as d
+        on q.tenant_id = d.tenant_id and q.name = d.name collate "C"
+    order by q.tenant_id, q.name
+    for key share of q;
+    insert into queen.partitions (id, queue_id, name)
+    select nextval('queen.partition_numbers') << 12 | m.slot, m.queue_id, m.name
+    from (
+        select distinct on (q.id, a.name collate "C") q.id as queue_id, a.name, a.slot
+        from unnest(p_tenant, p_queue, p_partition, p_slot) as a (tenant_id, queue, name, slot)
+        join queen.queues as q on q.tenant_id = a.tenant_id and q.name = a.queue collate "C"
+        where not exists (
+            select from queen.partitions as p where p.queue_id = q.id and p.name = a.name collate "C"
+        )
+        order by q.id, a.name collate "C"
+    ) as m
+    on conflict do nothing;
+    return query select * from queen.find_lanes(p_tenant, p_queue, p_partition);
+end;
+$$;

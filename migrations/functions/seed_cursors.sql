@@ -1,0 +1,82 @@
+-- seed_cursors.sql: makes the missing cursors of one group, then reads them all.
+-- In     p_partition in any order. p_mode all, new or timestamp (with p_start_at): where to start without a record; a record decides alone.
+-- Out    one row per partition that exists, in order; ord is 1-based. Cursor columns are null when the group is gone.
+-- Locks  group row FOR KEY SHARE, then the partition rows without a cursor FOR KEY SHARE in id order, then inserts in the same order.
+-- Again  harmless: an existing cursor is never seeded again.
+-- Caller src/store/cold.rs, seed_cursors. Source: data plane 4.4; architecture 13, rules 6 and 24.
+create or replace function queen.seed_cursors(
+    p_group bigint,
+    p_mode text,
+    p_start_at timestamptz,
+    p_partition bigint[]
+)
+returns table (
+    ord bigint,
+    last_offset bigint,
+    log_start bigint,
+    version bigint,
+    committed bigint,
+    lease_id uuid,
+    lease_expires_at timestamptz,
+    batch_end bigint,
+    retry_count integer,
+    attempt_start bigint,
+    attempt_count integer
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_mergejoin = off
+set enable_hashjoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_queue uuid;
+    v_mode text := p_mode;
+    v_at timestamptz := p_start_at;
+    v_high_water bigint;
+    v_record queen.groups;
+begin
+    if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    select g.* into v_record from queen.groups as g where g.id = p_group for key share;
+    if found then
+        if v_record.name = '__QUEUE_MODE__' then
+            v_mode := 'all';
+        elsif v_record.mode is not null then
+            v_mode := v_record.mode;
+            v_at := v_record.start_at;
+            v_high_water := v_record.high_water;
+        end if;
+        insert into queen.cursors (partition_id, group_id, committed)
+        select k.id, p_group,
+            case
+                when v_mode = 'all' then k.log_start - 1
+                -- Born after the registration: a `new` group gets all of it, whatever the clocks say.
+                when v_mode = 'new' and v_high_water < k.id >> 12 then k.log_start - 1
+                when v_mode = 'new' and v_high_water is null then k.last_offset
+                else queen.offset_before(k.id, k.log_start, k.last_offset, v_at)
+            end
+        from (
+            select p.id, p.log_start, p.last_offset
+            from queen.partitions as p
+            where p.id = any (p_partition)
+                and p.queue_id = v_record.queue_id
+                and not exists (
+                    select from queen.cursors as c where c.partition_id = p.id and c.group_id = p_group
+                )
+            order by p.id
+            for key share
+        ) as k
+        on conflict do nothing;
+    end if;
+    return query
+    select a.ord, p.last_offset, p.log_start, c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end,
+        c.retry_count, c.attempt_start, c.attempt_count
+    from unnest(p_partition) with ordinality as a (id, ord)
+    join queen.partitions as p on p.id = a.id
+    left join queen.cursors as c on c.partition_id = p.id and c.group_id = p_group
+    order by a.ord;
+end;
+$$;

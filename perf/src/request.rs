@@ -1,0 +1,239 @@
+//! Requests as bytes: rendered once, then only ids, stamps, digits and the partition are patched in place.
+//!
+//! Holds: every push of a run has the same length, so its head never changes. One template serves all
+//! connections; what a socket does not take at once is the connection's to keep.
+
+use crate::payload::{ID_LEN, Ids, Payload, Rng, id_sum};
+
+/// The push request of a run. Source: data plane 3.1.
+pub struct PushTemplate {
+    bytes: Vec<u8>,
+    /// Where the first item starts; items are `stride` bytes apart.
+    items_at: usize,
+    stride: usize,
+    batch: usize,
+    /// Inside an item.
+    partition_at: usize,
+    id_at: usize,
+    payload_at: usize,
+    payload: Payload,
+    partitions: u32,
+    rng: Rng,
+    ids: Ids,
+}
+
+/// Digits of a partition name, so that all names of a run are equally long.
+fn partition_digits(partitions: u32) -> usize {
+    (partitions.max(1) - 1).to_string().len()
+}
+
+impl PushTemplate {
+    pub fn new(host: &str, queue: &str, partitions: u32, batch: u32, payload: Payload, seed: u64) -> PushTemplate {
+        let digits = partition_digits(partitions);
+        let mut item = format!("{{\"queue\":\"{queue}\",\"partition\":\"p").into_bytes();
+        let partition_at = item.len();
+        item.resize(item.len() + digits, b'0');
+        item.extend_from_slice(b"\",\"transactionId\":\"");
+        let id_at = item.len();
+        item.resize(item.len() + ID_LEN, b'0');
+        item.extend_from_slice(b"\",\"payload\":");
+        let payload_at = item.len();
+        item.extend_from_slice(payload.template());
+        item.extend_from_slice(b"},");
+
+        let batch = batch as usize;
+        let body_len = "{\"items\":[".len() + batch * item.len() - 1 + "]}".len();
+        let mut bytes = head("POST", "/api/v1/push", host, Some(body_len));
+        bytes.extend_from_slice(b"{\"items\":[");
+        let items_at = bytes.len();
+        for _ in 0..batch {
+            bytes.extend_from_slice(&item);
+        }
+        bytes.pop(); // The comma after the last item.
+        bytes.extend_from_slice(b"]}");
+        PushTemplate {
+            bytes,
+            items_at,
+            stride: item.len(),
+            batch,
+            partition_at,
+            id_at,
+            payload_at,
+            payload,
+            partitions,
+            rng: Rng::new(seed),
+            ids: Ids::new(seed.rotate_left(32)),
+        }
+    }
+
+    /// The next request: new messages for one partition drawn at random, and the sum of their ids.
+    ///
+    /// `stamp`: when it was due, nanoseconds of the client's clock.
+    pub fn next(&mut self, stamp: u64) -> (&[u8], u64) {
+        let mut partition = self.rng.below(self.partitions);
+        let digits = partition_digits(self.partitions);
+        let mut name = [b'0'; 10];
+        for digit in name[..digits].iter_mut().rev() {
+            *digit = b'0' + (partition % 10) as u8;
+            partition /= 10;
+        }
+        let mut sum = 0u64;
+        for n in 0..self.batch {
+            let item = &mut self.bytes[self.items_at + n * self.stride..];
+            item[self.partition_at..self.partition_at + digits].copy_from_slice(&name[..digits]);
+            let id = &mut item[self.id_at..self.id_at + ID_LEN];
+            self.ids.write(id);
+            sum = sum.wrapping_add(id_sum(id));
+            self.payload.write(&mut self.rng, stamp, &mut item[self.payload_at..self.payload_at + self.payload.len()]);
+        }
+        (&self.bytes, sum)
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// A wildcard pop that waits. Source: data plane 4.1.
+pub fn pop(host: &str, queue: &str, batch: u32, partitions: u32, wait_ms: u64) -> Vec<u8> {
+    let path =
+        format!("/api/v1/pop/queue/{queue}?batch={batch}&partitions={partitions}&wait=true&timeout={wait_ms}");
+    head("GET", &path, host, None)
+}
+
+/// A request with no body.
+pub fn plain(method: &str, path: &str, host: &str) -> Vec<u8> {
+    head(method, path, host, None)
+}
+
+/// Renders acks from what a pop answered. Source: data plane 5.1.
+pub struct AckWriter {
+    host: String,
+    body: Vec<u8>,
+    out: Vec<u8>,
+    items: u32,
+}
+
+impl AckWriter {
+    pub fn new(host: &str) -> AckWriter {
+        AckWriter { host: host.to_owned(), body: Vec::new(), out: Vec::new(), items: 0 }
+    }
+
+    pub fn start(&mut self) {
+        self.body.clear();
+        self.items = 0;
+    }
+
+    /// Adds one completed message. The texts are the JSON string contents that the pop answered, verbatim.
+    pub fn add(&mut self, transaction_id: &[u8], partition_id: &[u8], lease_id: &[u8]) {
+        if self.items > 0 {
+            self.body.push(b',');
+        }
+        for part in [
+            b"{\"transactionId\":\"".as_slice(),
+            transaction_id,
+            b"\",\"partitionId\":\"",
+            partition_id,
+            b"\",\"status\":\"completed\",\"leaseId\":\"",
+            lease_id,
+            b"\"}",
+        ] {
+            self.body.extend_from_slice(part);
+        }
+        self.items += 1;
+    }
+
+    /// The request and how many items it acks: the single route for one, the batch route for more.
+    pub fn finish(&mut self) -> (&[u8], u32) {
+        const OPEN: &[u8] = b"{\"acknowledgments\":[";
+        self.out.clear();
+        if self.items == 1 {
+            write_head(&mut self.out, "POST", "/api/v1/ack", &self.host, Some(self.body.len()));
+            self.out.extend_from_slice(&self.body);
+        } else {
+            let len = OPEN.len() + self.body.len() + 2;
+            write_head(&mut self.out, "POST", "/api/v1/ack/batch", &self.host, Some(len));
+            self.out.extend_from_slice(OPEN);
+            self.out.extend_from_slice(&self.body);
+            self.out.extend_from_slice(b"]}");
+        }
+        (&self.out, self.items)
+    }
+}
+
+fn head(method: &str, path: &str, host: &str, body_len: Option<usize>) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_head(&mut out, method, path, host, body_len);
+    out
+}
+
+fn write_head(out: &mut Vec<u8>, method: &str, path: &str, host: &str, body_len: Option<usize>) {
+    for part in [method, " ", path, " HTTP/1.1\r\nHost: ", host, "\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    if let Some(len) = body_len {
+        out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
+        out.extend_from_slice(len.to_string().as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::HashSet;
+
+    fn body(request: &[u8]) -> Value {
+        let text = std::str::from_utf8(request).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let len = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap();
+        assert_eq!(len.parse::<usize>().unwrap(), body.len());
+        serde_json::from_str(body).unwrap()
+    }
+
+    #[test]
+    fn a_push_is_one_partition_and_new_ids_each_time() {
+        let mut template = PushTemplate::new("h:1", "perf-q", 200, 10, Payload::new(256), 1);
+        let (mut partitions, mut ids) = (HashSet::new(), HashSet::new());
+        let len = template.len();
+        for stamp in 0..500 {
+            let (request, sum) = template.next(stamp);
+            assert_eq!(request.len(), len);
+            let value = body(request);
+            let items = value["items"].as_array().unwrap();
+            assert_eq!(items.len(), 10);
+            let mut want = 0u64;
+            for item in items {
+                assert_eq!(item["queue"], "perf-q");
+                assert_eq!(item["partition"], items[0]["partition"]);
+                assert_eq!(item["payload"].to_string().len(), 256);
+                assert_eq!(item["payload"]["at"], format!("{stamp:016x}"));
+                let id = item["transactionId"].as_str().unwrap().to_owned();
+                want = want.wrapping_add(id_sum(id.as_bytes()));
+                assert!(ids.insert(id));
+            }
+            assert_eq!(sum, want);
+            partitions.insert(items[0]["partition"].as_str().unwrap().to_owned());
+        }
+        assert!(partitions.len() > 150, "{} partitions of 200 in 500 requests", partitions.len());
+        assert!(partitions.iter().all(|name| name.len() == 4 && name[1..].parse::<u32>().unwrap() < 200));
+    }
+
+    #[test]
+    fn one_ack_takes_the_single_route_and_more_take_the_batch_route() {
+        let mut ack = AckWriter::new("h:1");
+        ack.start();
+        ack.add(b"t1", b"7", b"l");
+        let (request, items) = ack.finish();
+        assert!(request.starts_with(b"POST /api/v1/ack HTTP/1.1\r\n"));
+        assert_eq!((body(request)["partitionId"].as_str(), items), (Some("7"), 1));
+        ack.start();
+        ack.add(b"t1", b"7", b"l");
+        ack.add(b"t2", b"8", b"l");
+        let (request, items) = ack.finish();
+        assert!(request.starts_with(b"POST /api/v1/ack/batch HTTP/1.1\r\n"));
+        assert_eq!((body(request)["acknowledgments"][1]["transactionId"].as_str(), items), (Some("t2"), 2));
+    }
+}

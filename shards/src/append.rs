@@ -1,0 +1,694 @@
+//! Pushes: drafts wait in lanes, lanes close into the fused append commit, outcomes become verdicts.
+//!
+//!     push > lane.drafts > prepare: provision, load the window > close_lanes: judge, build segments
+//!          > Effect::Append > settle_append > DraftVerdict > reply
+//!
+//! Holds: drafts of a lane are judged when it closes, in arrival order, against the window and each other; a lane is
+//! written whole or judged again whole; later drafts never overtake. Lanes go in ascending id order (lock order).
+
+use crate::calls::Pending;
+use crate::command::{Codec, Draft, DraftVerdict, Duplicate, Record, Verdict};
+use crate::effect::{Append, AppendLane, AppendOutcome, AppendSegment, Call, Effect, LaneOutcome, LaneRow, StoreError, key_at};
+use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
+use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER, WaitingDraft};
+use crate::limits::{
+    BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, KEYS_PAGE, MERGE_BYTES_MAX,
+    MERGE_DRAFT_BYTES, PROVISION_MAX,
+};
+use crate::repack::{self, Packed};
+use crate::shard::{Shard, Timer};
+use crate::slab::Ref;
+use crate::tail;
+use bytes::Bytes;
+use hashbrown::HashMap;
+
+/// One push command: its verdicts as they come.
+#[derive(Debug)]
+pub(crate) struct PushJob {
+    slot: Slot,
+    verdicts: Vec<Option<DraftVerdict>>,
+    left: usize,
+}
+
+/// The append commit in flight.
+#[derive(Debug)]
+pub(crate) struct AppendFlight {
+    commit: CommitId,
+    lanes: Vec<FlyingLane>,
+    segments: Vec<AppendSegment>,
+}
+
+#[derive(Debug)]
+struct FlyingLane {
+    lane: Ref,
+    drafts: Vec<JudgedDraft>,
+    count: u32,
+}
+
+/// A draft with the offsets it gets if the commit succeeds.
+#[derive(Debug)]
+pub(crate) struct JudgedDraft {
+    pub waiting: WaitingDraft,
+    pub base: Offset,
+    pub duplicates: Vec<Duplicate>,
+}
+
+impl Shard {
+    pub(crate) fn push(&mut self, slot: Slot, drafts: Vec<Draft>) {
+        if drafts.is_empty() {
+            return self.reply(slot, Verdict::Push(Vec::new()));
+        }
+        let count = drafts.len();
+        let job = self.pushes.insert(PushJob { slot, verdicts: vec![None; count], left: count });
+        for (index, draft) in drafts.into_iter().enumerate() {
+            let at = self.lane_entry(&draft.lane);
+            let lane = &mut self.lanes[at];
+            lane.touched = self.now;
+            lane.drafts.push_back(WaitingDraft { job, index, draft, since: self.now });
+            self.prepare(at);
+        }
+    }
+
+    /// Brings a lane with drafts a step nearer to closing.
+    pub(crate) fn prepare(&mut self, at: Ref) {
+        let floor = self.dedup_floor(at);
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        if lane.drafts.is_empty() {
+            return;
+        }
+        match lane.state {
+            LaneState::Unknown => {
+                lane.state = LaneState::Asked;
+                self.provision.push(at);
+            }
+            LaneState::Ready => {
+                let short = floor.is_some_and(|floor| lane.window_since > floor);
+                if short && lane.last_created_at >= floor.expect("short of it") {
+                    self.load_window(at);
+                    return;
+                }
+                if short {
+                    // Nothing was stored inside the window: it holds all there is.
+                    lane.window_since = floor.expect("short of it");
+                }
+                if !lane.closing {
+                    lane.closing = true;
+                    self.closing.push_back(at);
+                }
+            }
+            LaneState::Asked | LaneState::Loading | LaneState::Flying => {}
+        }
+    }
+
+    /// Stamp at or after which a stored key makes a duplicate; `None` with dedup off.
+    fn dedup_floor(&self, at: Ref) -> Option<Stamp> {
+        let lane = self.lanes.slab.get(at)?;
+        let secs = self.queues.options(lane.queue).dedup_secs;
+        (secs > 0).then(|| Stamp(self.stamp().0 - secs as i64 * 1_000_000))
+    }
+
+    // ---- provisioning
+
+    pub(crate) fn send_provision(&mut self) {
+        if self.provision.is_empty() || self.calls.provisioning() {
+            return;
+        }
+        let n = self.provision.len().min(PROVISION_MAX);
+        let lanes: Vec<Ref> = self.provision.drain(..n).filter(|&l| self.lanes.slab.get(l).is_some()).collect();
+        let keys = lanes.iter().map(|&l| self.lanes[l].key.clone()).collect();
+        self.ask(Call::Provision { lanes: keys }, Pending::Provision { lanes });
+    }
+
+    pub(crate) fn provisioned(&mut self, lanes: Vec<Ref>, rows: Result<Vec<Option<LaneRow>>, StoreError>) {
+        match rows {
+            Ok(rows) => {
+                for (at, row) in lanes.into_iter().zip(rows) {
+                    match row {
+                        Some(row) => self.know_lane(at, row),
+                        None => self.fail_drafts(at),
+                    }
+                }
+            }
+            Err(_) => lanes.into_iter().for_each(|at| self.fail_drafts(at)),
+        }
+    }
+
+    /// Takes over a partition's row.
+    pub(crate) fn know_lane(&mut self, at: Ref, row: LaneRow) {
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        let queue = lane.queue;
+        if self.queues.slab[queue].row.is_some_and(|known| known.id != row.queue.id) {
+            // The queue was deleted and made again behind our back.
+            self.forget_queue(queue);
+            let Some(queue) = self.lanes.slab.get(at).map(|l| l.queue) else { return };
+            self.learn_queue(queue, row.queue);
+            return;
+        }
+        self.learn_queue(queue, row.queue);
+        self.lanes.identify(at, row.partition);
+        let lane = &mut self.lanes[at];
+        lane.verified = row.last_offset;
+        lane.saw_end(row.last_offset);
+        lane.log_start = lane.log_start.max(row.log_start);
+        lane.last_created_at = row.last_created_at;
+        lane.state = LaneState::Ready;
+        if row.last_offset == Offset::NONE {
+            lane.window_since = SINCE_EVER;
+        }
+        self.prepare(at);
+        self.offer_all(at);
+    }
+
+    /// Every waiting draft of a lane is answered `failed`.
+    pub(crate) fn fail_drafts(&mut self, at: Ref) {
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        let drafts = std::mem::take(&mut lane.drafts);
+        let unknown = lane.id.0 == 0;
+        lane.state = if unknown { LaneState::Unknown } else { LaneState::Ready };
+        for waiting in drafts {
+            self.finish_draft(waiting.job, waiting.index, DraftVerdict::Failed);
+        }
+        if unknown && self.lanes[at].cursors.is_empty() {
+            self.lanes.remove(at);
+        }
+    }
+
+    // ---- the window
+
+    /// Reads the keys the window lacks: all of the dedup window.
+    fn load_window(&mut self, at: Ref) {
+        let Some(floor) = self.dedup_floor(at) else { return };
+        let lane = &mut self.lanes[at];
+        lane.state = LaneState::Loading;
+        self.window_bytes = self.window_bytes.saturating_sub(lane.window.bytes());
+        lane.window.clear();
+        lane.window_since = SINCE_NEVER;
+        let to = lane.verified;
+        self.read_keys(at, Offset(0), to, Some(floor));
+    }
+
+    /// Reads what another writer stored after `verified`.
+    fn catch_up(&mut self, at: Ref, to: Offset) {
+        let dedup = self.dedup_floor(at).is_some();
+        let stamp = self.stamp();
+        let lane = &mut self.lanes[at];
+        lane.tail.cut();
+        lane.saw_end(to);
+        if !dedup || lane.window_since == SINCE_NEVER {
+            lane.verified = to;
+            lane.state = LaneState::Ready;
+            // What the window missed was written now.
+            lane.window_since = SINCE_NEVER;
+            lane.last_created_at = lane.last_created_at.max(stamp);
+            self.prepare(at);
+            self.offer_all(at);
+            return;
+        }
+        lane.state = LaneState::Loading;
+        let from = lane.verified.plus(1);
+        self.read_keys(at, from, to, None);
+    }
+
+    fn read_keys(&mut self, at: Ref, from: Offset, to: Offset, since: Option<Stamp>) {
+        let partition = self.lanes[at].id;
+        let call = Call::ReadKeys { partition, from, to, since, limit: KEYS_PAGE, newest_first: false };
+        self.ask(call, Pending::LoadKeys { lane: at, to, since });
+    }
+
+    /// A page of keys for the window.
+    pub(crate) fn keys_loaded(
+        &mut self,
+        at: Ref,
+        to: Offset,
+        since: Option<Stamp>,
+        page: Result<(Vec<crate::effect::KeysRow>, bool), StoreError>,
+    ) {
+        if self.lanes.slab.get(at).is_none() {
+            return;
+        }
+        let Ok((rows, complete)) = page else {
+            return self.fail_drafts(at);
+        };
+        let lane = &mut self.lanes[at];
+        let before = lane.window.bytes();
+        for row in &rows {
+            lane.window.insert(row.base, row.created_at, &row.keys);
+            lane.last_created_at = lane.last_created_at.max(row.created_at);
+        }
+        self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
+        if let (false, Some(last)) = (complete, rows.last()) {
+            let from = last.base.plus(last.keys.len() as i64 / 16);
+            return self.read_keys(at, from, to, since);
+        }
+        if let Some(since) = since {
+            lane.window_since = since;
+        }
+        lane.verified = lane.verified.max(to);
+        lane.state = LaneState::Ready;
+        self.prepare(at);
+        self.offer_all(at);
+    }
+
+    // ---- closing
+
+    /// Closes waiting lanes into one commit, unless one is in flight.
+    pub(crate) fn close_lanes(&mut self) {
+        if self.append_flight.is_some() || self.closing.is_empty() {
+            return;
+        }
+        let mut chosen: Vec<(Ref, usize)> = Vec::new();
+        let (mut segments, mut bytes) = (0, 0);
+        while let Some(&at) = self.closing.front() {
+            if segments >= COMMIT_SEGMENTS_MAX || bytes >= COMMIT_BYTES_MAX {
+                break;
+            }
+            let Some(lane) = self.lanes.slab.get(at) else {
+                self.closing.pop_front();
+                continue;
+            };
+            if lane.suspect && !chosen.is_empty() {
+                break;
+            }
+            let mut take = 0;
+            for waiting in &lane.drafts {
+                let size = waiting.draft.packed.as_ref().map_or(waiting.draft.frames.len(), Bytes::len);
+                if take > 0 && (lane.suspect || bytes + size > COMMIT_BYTES_MAX || segments >= COMMIT_SEGMENTS_MAX) {
+                    break;
+                }
+                take += 1;
+                bytes += size;
+                segments += (size >= MERGE_DRAFT_BYTES) as usize;
+            }
+            segments += 1;
+            let suspect = lane.suspect;
+            self.closing.pop_front();
+            self.lanes[at].closing = false;
+            if take > 0 && self.lanes[at].state == LaneState::Ready {
+                chosen.push((at, take));
+            }
+            if suspect {
+                break;
+            }
+        }
+        if chosen.is_empty() {
+            return;
+        }
+        chosen.sort_by_key(|(at, _)| self.lanes[*at].id);
+        let mut append = Append::default();
+        let mut lanes = Vec::with_capacity(chosen.len());
+        for (at, take) in chosen {
+            lanes.push(self.judge(at, take, &mut append));
+        }
+        self.commits += 1;
+        let commit = CommitId(self.commits);
+        self.append_flight = Some(AppendFlight { commit, lanes, segments: append.segments.clone() });
+        self.effects.push(Effect::Append { commit, append });
+    }
+
+    /// Judges the first `take` drafts of a lane and adds what is to be written to the commit.
+    fn judge(&mut self, at: Ref, take: usize, append: &mut Append) -> FlyingLane {
+        let floor = self.dedup_floor(at);
+        let index = append.lanes.len() as u32;
+        let lane = &mut self.lanes[at];
+        lane.state = LaneState::Flying;
+        if let Some(floor) = floor {
+            let before = lane.window.bytes();
+            lane.window.expire(floor);
+            self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
+        }
+        let mut run = Run::new(index);
+        let mut close_keys: HashMap<Key, Offset> = HashMap::new();
+        let several = take > 1 && floor.is_some();
+        let mut next = lane.verified.plus(1);
+        let first = next;
+        let mut drafts = Vec::with_capacity(take);
+        for waiting in lane.drafts.drain(..take) {
+            let draft = &waiting.draft;
+            let mut duplicates = Vec::new();
+            if let Some(floor) = floor
+                && !draft.all_minted
+            {
+                for i in 0..draft.count {
+                    let key = key_at(&draft.keys, i as usize);
+                    let hit = lane.window.probe(key, floor).or_else(|| close_keys.get(&key).copied());
+                    if let Some(offset) = hit {
+                        duplicates.push(Duplicate { index: i, offset, id: None });
+                    }
+                }
+            }
+            let base = next;
+            let (part, packed) = if duplicates.is_empty() {
+                let (frames, keys) = (draft.frames.clone(), draft.keys.clone());
+                (Packed { frames, keys, count: draft.count, flags: draft.flags }, draft.packed.clone())
+            } else {
+                let dropped: Vec<u32> = duplicates.iter().map(|d| d.index).collect();
+                let left = repack::without(&draft.frames, &draft.keys, &dropped);
+                (left.expect("the edge frames what it counts"), None)
+            };
+            if several {
+                for i in 0..part.count {
+                    close_keys.insert(key_at(&part.keys, i as usize), base.plus(i as i64));
+                }
+            }
+            next = next.plus(part.count as i64);
+            if part.count > 0 {
+                run.add(&mut append.segments, (base.0 - first.0) as u32, part, packed);
+            }
+            drafts.push(JudgedDraft { waiting, base, duplicates });
+        }
+        run.flush(&mut append.segments);
+        let count = (next.0 - first.0) as u32;
+        append.lanes.push(AppendLane { partition: lane.id, expect: lane.verified, count });
+        FlyingLane { lane: at, drafts, count }
+    }
+
+    // ---- settling
+
+    pub(crate) fn settle_append(&mut self, commit: CommitId, result: Result<AppendOutcome, StoreError>) {
+        let Some(flight) = self.append_flight.take_if(|flight| flight.commit == commit) else { return };
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(error) => return self.append_failed(flight, error),
+        };
+        self.read_clock(outcome.now);
+        let mut stored = outcome.stored.into_iter();
+        let mut segments = flight.segments.into_iter().peekable();
+        for (index, (flying, lane_outcome)) in flight.lanes.into_iter().zip(outcome.lanes).enumerate() {
+            let mut own = Vec::new();
+            while let Some(segment) = segments.next_if(|s| s.lane == index as u32) {
+                own.push((segment, stored.next().unwrap_or((Codec::Raw, Bytes::new()))));
+            }
+            let at = flying.lane;
+            if self.lanes.slab.get(at).is_none() {
+                // The queue was deleted meanwhile; what was written went with it or is beyond reach.
+                let written = matches!(lane_outcome, LaneOutcome::Appended { .. });
+                for draft in flying.drafts {
+                    match written {
+                        true => self.answer_draft(None, draft),
+                        false => self.push_again(draft.waiting),
+                    }
+                }
+                continue;
+            }
+            match lane_outcome {
+                LaneOutcome::Appended { created_at } => self.appended(flying, own, created_at),
+                LaneOutcome::Moved { last } => {
+                    self.unjudge(at, flying.drafts);
+                    self.catch_up(at, last);
+                }
+                LaneOutcome::Busy => {
+                    self.unjudge(at, flying.drafts);
+                    let lane = &mut self.lanes[at];
+                    lane.state = LaneState::Ready;
+                    lane.busy_count = lane.busy_count.saturating_add(1);
+                    if lane.busy_count <= BUSY_TRIES {
+                        self.prepare(at);
+                    } else {
+                        self.expire_drafts(at);
+                        self.arm(self.now.plus(BUSY_WAIT_US), Timer::Close { lane: at });
+                    }
+                }
+                LaneOutcome::Gone => {
+                    self.unjudge(at, flying.drafts);
+                    self.forget_lane(at);
+                }
+            }
+        }
+    }
+
+    fn appended(&mut self, flying: FlyingLane, segments: Vec<(AppendSegment, (Codec, Bytes))>, created_at: Stamp) {
+        let at = flying.lane;
+        let keep = self.dedup_floor(at).is_some();
+        let lane = &mut self.lanes[at];
+        let first = lane.verified.plus(1);
+        let (window_before, tail_before) = (lane.window.bytes(), lane.tail.bytes());
+        for (segment, (codec, body)) in segments {
+            let base = first.plus(segment.rel as i64);
+            if keep && lane.window_since != SINCE_NEVER {
+                lane.window.insert(base, created_at, &segment.keys);
+            }
+            let frames = (codec != Codec::Raw).then(|| segment.frames.clone());
+            lane.tail.push(Record {
+                base,
+                created_at,
+                count: segment.count,
+                codec,
+                flags: segment.flags,
+                raw_len: segment.frames.len() as u32,
+                body: if codec == Codec::Raw { segment.frames } else { body },
+                frames,
+                keys: segment.keys,
+            });
+        }
+        if !std::mem::replace(&mut lane.in_tail_order, true) {
+            self.tail_order.push_back(at);
+        }
+        while lane.tail.bytes() > self.config.lane_tail_bytes_max {
+            if lane.tail.drop_front() == 0 {
+                break;
+            }
+        }
+        self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(window_before);
+        self.tail_bytes = (self.tail_bytes + lane.tail.bytes()).saturating_sub(tail_before);
+        if flying.count > 0 {
+            lane.verified = lane.verified.plus(flying.count as i64);
+            lane.last_created_at = created_at;
+            if !keep {
+                lane.window_since = SINCE_NEVER;
+            }
+        }
+        let end = lane.verified;
+        lane.saw_end(end);
+        lane.state = LaneState::Ready;
+        lane.suspect = false;
+        lane.busy_count = 0;
+        for draft in flying.drafts {
+            self.answer_draft(Some(at), draft);
+        }
+        self.prepare(at);
+        self.offer_all(at);
+    }
+
+    /// The whole commit has no outcomes.
+    fn append_failed(&mut self, flight: AppendFlight, error: StoreError) {
+        for flying in flight.lanes {
+            let at = flying.lane;
+            if self.lanes.slab.get(at).is_none() {
+                for draft in flying.drafts {
+                    self.finish_draft(draft.waiting.job, draft.waiting.index, DraftVerdict::Failed);
+                }
+                continue;
+            }
+            match &error {
+                StoreError::Refused(_) if self.lanes[at].suspect => {
+                    // Tried alone and refused again: this draft is the poison.
+                    let mut drafts = flying.drafts.into_iter();
+                    if let Some(poison) = drafts.next() {
+                        let text = "the store refuses this item";
+                        self.finish_draft(poison.waiting.job, poison.waiting.index, DraftVerdict::Refused(text));
+                    }
+                    self.unjudge(at, drafts.collect());
+                    self.lanes[at].state = LaneState::Ready;
+                    self.prepare(at);
+                }
+                StoreError::Refused(_) => {
+                    self.unjudge(at, flying.drafts);
+                    self.lanes[at].suspect = true;
+                    self.lanes[at].state = LaneState::Ready;
+                    self.prepare(at);
+                }
+                StoreError::Unavailable(_) => {
+                    for draft in flying.drafts {
+                        self.finish_draft(draft.waiting.job, draft.waiting.index, DraftVerdict::Failed);
+                    }
+                    self.lanes[at].state = LaneState::Ready;
+                    self.prepare(at);
+                }
+                StoreError::Unknown(_) => {
+                    for draft in flying.drafts {
+                        self.finish_draft(draft.waiting.job, draft.waiting.index, DraftVerdict::Failed);
+                    }
+                    // The rows may be there: read the partition again before anything else is judged.
+                    let lane = &mut self.lanes[at];
+                    lane.state = LaneState::Asked;
+                    let key = lane.key.clone();
+                    self.ask(Call::FindLane { lane: key }, Pending::Reverify { lane: at });
+                }
+            }
+        }
+    }
+
+    /// What the store says of a lane whose last commit has an unknown outcome.
+    pub(crate) fn reverified(&mut self, at: Ref, row: Result<Option<LaneRow>, StoreError>) {
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        match row {
+            Ok(Some(row)) if row.partition == lane.id => {
+                lane.log_start = lane.log_start.max(row.log_start);
+                if row.last_offset > lane.verified {
+                    self.catch_up(at, row.last_offset);
+                } else {
+                    lane.state = LaneState::Ready;
+                    self.prepare(at);
+                }
+            }
+            Ok(_) => self.forget_lane(at),
+            Err(_) => {
+                self.fail_drafts(at);
+                // Still not known: whatever comes next asks again.
+                if let Some(lane) = self.lanes.slab.get_mut(at) {
+                    lane.state = LaneState::Unknown;
+                    lane.window_since = SINCE_NEVER;
+                }
+            }
+        }
+    }
+
+    /// Puts judged drafts back in front of their lane, in order.
+    fn unjudge(&mut self, at: Ref, drafts: Vec<JudgedDraft>) {
+        let lane = &mut self.lanes[at];
+        for draft in drafts.into_iter().rev() {
+            lane.drafts.push_front(draft.waiting);
+        }
+    }
+
+    fn push_again(&mut self, waiting: WaitingDraft) {
+        let at = self.lane_entry(&waiting.draft.lane);
+        self.lanes[at].drafts.push_back(waiting);
+        self.prepare(at);
+    }
+
+    /// Answers drafts that waited too long for a locked row.
+    fn expire_drafts(&mut self, at: Ref) {
+        let now = self.now;
+        let lane = &mut self.lanes[at];
+        let mut expired = Vec::new();
+        while let Some(waiting) = lane.drafts.pop_front_if(|w| now.since(w.since) > DRAFT_WAIT_US) {
+            expired.push(waiting);
+        }
+        for waiting in expired {
+            self.finish_draft(waiting.job, waiting.index, DraftVerdict::Failed);
+        }
+    }
+
+    /// A committed draft: its verdict, once the ids of the originals of its duplicates are known.
+    fn answer_draft(&mut self, lane: Option<Ref>, mut draft: JudgedDraft) {
+        let mut missing = false;
+        if let Some(lane) = lane.and_then(|at| self.lanes.slab.get(at)) {
+            for duplicate in &mut draft.duplicates {
+                duplicate.id = lane.tail.message(duplicate.offset).map(|m| m.id);
+                missing |= duplicate.id.is_none() && duplicate.offset >= lane.log_start;
+            }
+        }
+        match lane {
+            Some(lane) if missing => self.find_originals(lane, draft),
+            _ => self.finish_judged(draft),
+        }
+    }
+
+    pub(crate) fn finish_judged(&mut self, draft: JudgedDraft) {
+        let verdict = DraftVerdict::Stored { base: draft.base, duplicates: draft.duplicates };
+        self.finish_draft(draft.waiting.job, draft.waiting.index, verdict);
+    }
+
+    pub(crate) fn finish_draft(&mut self, job: Ref, index: usize, verdict: DraftVerdict) {
+        let Some(push) = self.pushes.get_mut(job) else { return };
+        debug_assert!(push.verdicts[index].is_none(), "one verdict per draft");
+        push.verdicts[index] = Some(verdict);
+        push.left -= 1;
+        if push.left == 0 {
+            let push = self.pushes.remove(job).expect("just seen");
+            let verdicts = push.verdicts.into_iter().map(|v| v.expect("all are in")).collect();
+            self.reply(push.slot, Verdict::Push(verdicts));
+        }
+    }
+
+    // ---- originals of duplicates that are not in the tail
+
+    fn find_originals(&mut self, at: Ref, draft: JudgedDraft) {
+        let lane = &self.lanes[at];
+        let open = |d: &&Duplicate| d.id.is_none() && d.offset >= lane.log_start;
+        let from = draft.duplicates.iter().filter(open).map(|d| d.offset).min();
+        let to = draft.duplicates.iter().filter(open).map(|d| d.offset).max();
+        let (Some(from), Some(to)) = (from, to) else { return self.finish_judged(draft) };
+        let call = Call::ReadRecords { partition: lane.id, from, to, bytes: MERGE_BYTES_MAX as u64, messages: u32::MAX };
+        self.ask(call, Pending::Originals { lane: at, from, draft });
+    }
+
+    /// Records from `from` on; what they do not hold is asked again further up, or is gone.
+    pub(crate) fn originals_read(
+        &mut self,
+        at: Ref,
+        from: Offset,
+        mut draft: JudgedDraft,
+        result: Result<(Vec<Record>, Offset), StoreError>,
+    ) {
+        let (records, log_start) = match result {
+            Ok(read) if self.lanes.slab.get(at).is_some() => read,
+            _ => return self.finish_judged(draft),
+        };
+        self.lanes[at].log_start = self.lanes[at].log_start.max(log_start);
+        let read_to = records.last().map_or(from, Record::last);
+        for record in &records {
+            let mut messages = None;
+            for duplicate in &mut draft.duplicates {
+                if duplicate.id.is_none() && (record.base..=record.last()).contains(&duplicate.offset) {
+                    let ids = messages.get_or_insert_with(|| tail::ids_of(record));
+                    duplicate.id = ids.get((duplicate.offset.0 - record.base.0) as usize).copied();
+                }
+            }
+        }
+        // Offsets up to where the answer reached have no text any more.
+        let further = draft.duplicates.iter().any(|d| d.id.is_none() && d.offset > read_to && !records.is_empty());
+        if further {
+            for duplicate in draft.duplicates.iter_mut().filter(|d| d.id.is_none() && d.offset <= read_to) {
+                duplicate.id = Some(crate::ids::MessageId(0));
+            }
+            self.find_originals(at, draft);
+        } else {
+            self.finish_judged(draft);
+        }
+    }
+}
+
+/// Small drafts in a row become one segment, a large one its own.
+struct Run {
+    lane: u32,
+    rel: u32,
+    parts: Vec<Packed>,
+    bytes: usize,
+}
+
+impl Run {
+    fn new(lane: u32) -> Run {
+        Run { lane, rel: 0, parts: Vec::new(), bytes: 0 }
+    }
+
+    fn add(&mut self, segments: &mut Vec<AppendSegment>, rel: u32, part: Packed, packed: Option<Bytes>) {
+        if packed.is_some() || part.frames.len() >= MERGE_DRAFT_BYTES {
+            self.flush(segments);
+            segments.push(self.segment(rel, part, packed));
+            return;
+        }
+        if self.bytes + part.frames.len() > MERGE_BYTES_MAX {
+            self.flush(segments);
+        }
+        if self.parts.is_empty() {
+            self.rel = rel;
+        }
+        self.bytes += part.frames.len();
+        self.parts.push(part);
+    }
+
+    fn flush(&mut self, segments: &mut Vec<AppendSegment>) {
+        let parts = std::mem::take(&mut self.parts);
+        self.bytes = 0;
+        if !parts.is_empty() {
+            segments.push(self.segment(self.rel, repack::merge(&parts), None));
+        }
+    }
+
+    fn segment(&self, rel: u32, part: Packed, packed: Option<Bytes>) -> AppendSegment {
+        let Packed { frames, keys, count, flags } = part;
+        AppendSegment { lane: self.lane, rel, count, flags, keys, frames, packed }
+    }
+}

@@ -1,0 +1,194 @@
+//! Cold calls: what each one in flight is for, and how its answer goes on. Past a bound they wait in order.
+
+use crate::ack::Ruled;
+use crate::append::JudgedDraft;
+use crate::command::Verdict;
+use crate::effect::{Call, Effect, Reply, StoreError};
+use crate::ids::{CallId, Offset, Slot, Stamp, TenantId};
+use crate::lane::Ticket;
+use crate::limits::CALLS_MAX;
+use crate::place::LaneKey;
+use crate::settle::Resolving;
+use crate::shard::Shard;
+use crate::slab::Ref;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What waits for the answer.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    Provision { lanes: Vec<Ref> },
+    Reverify { lane: Ref },
+    LoadKeys { lane: Ref, to: Offset, since: Option<Stamp> },
+    Originals { lane: Ref, from: Offset, draft: JudgedDraft },
+    FindQueue { slot: Slot, tenant: TenantId, queue: Arc<str> },
+    OpenGroup { group: Ref, epoch: u32, contact: crate::effect::Contact },
+    Scan { group: Ref, epoch: u32 },
+    FindLane { job: Ref, key: LaneKey },
+    Seed { job: Ref, group: Ref, epoch: u32, lanes: Vec<Ref> },
+    ReadClaim { job: Ref, group: Ref, lane: Ref, start: Offset, wanted: u32 },
+    FindPartition { ticket: Ticket },
+    FindCursor { ticket: Ticket, lane: Ref },
+    Resolve(Resolving),
+    ReadPoison { ticket: Ticket, lane: Ref, group: Ref, tries: u8, ruled: Ruled },
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    last: u64,
+    in_flight: HashMap<CallId, Pending>,
+    waiting: VecDeque<(Call, Pending)>,
+    provisions: usize,
+}
+
+impl Calls {
+    /// Whether a provisioning is on its way: the next one waits, and is larger.
+    pub(crate) fn provisioning(&self) -> bool {
+        self.provisions > 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.in_flight.len() + self.waiting.len()
+    }
+}
+
+impl Shard {
+    pub(crate) fn ask(&mut self, call: Call, pending: Pending) {
+        self.calls.provisions += matches!(pending, Pending::Provision { .. }) as usize;
+        self.calls.waiting.push_back((call, pending));
+    }
+
+    pub(crate) fn send_calls(&mut self) {
+        while self.calls.in_flight.len() < CALLS_MAX {
+            let Some((ask, pending)) = self.calls.waiting.pop_front() else { break };
+            self.calls.last += 1;
+            let call = CallId(self.calls.last);
+            self.calls.in_flight.insert(call, pending);
+            self.effects.push(Effect::Call { call, ask });
+        }
+    }
+
+    pub(crate) fn resume(&mut self, call: CallId, result: Result<Reply, StoreError>) {
+        let Some(pending) = self.calls.in_flight.remove(&call) else { return };
+        match pending {
+            Pending::Provision { lanes } => {
+                self.calls.provisions -= 1;
+                let rows = result.and_then(lanes_of);
+                self.provisioned(lanes, rows);
+            }
+            Pending::Reverify { lane } => {
+                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
+                self.reverified(lane, row);
+            }
+            Pending::LoadKeys { lane, to, since } => {
+                let page = result.and_then(|reply| self.keys_of(reply));
+                self.keys_loaded(lane, to, since, page);
+            }
+            Pending::Originals { lane, from, draft } => {
+                self.originals_read(lane, from, draft, result.and_then(records_of));
+            }
+            Pending::FindQueue { slot, tenant, queue } => {
+                // Without an answer nothing of the queue can be trusted: an empty row forgets it all.
+                let row = match result {
+                    Ok(Reply::Queue(row)) => row,
+                    _ => None,
+                };
+                self.queue_found(tenant, &queue, row);
+                self.reply(slot, Verdict::Done);
+            }
+            Pending::OpenGroup { group, epoch, .. } | Pending::Scan { group, epoch } if self.is_past(group, epoch) => {}
+            Pending::OpenGroup { group, contact, .. } => {
+                let row = result.and_then(|reply| match reply {
+                    Reply::Group(row) => Ok(row),
+                    other => Err(unexpected(&other)),
+                });
+                self.group_opened(group, contact, row);
+            }
+            Pending::Scan { group, .. } => {
+                let page = result.and_then(|reply| match reply {
+                    Reply::Scanned { rows, now } => {
+                        self.read_clock(now);
+                        Ok(rows)
+                    }
+                    other => Err(unexpected(&other)),
+                });
+                self.scanned(group, page);
+            }
+            Pending::FindLane { job, key } => {
+                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
+                self.pinned_found(job, &key, row);
+            }
+            Pending::Seed { job, group, epoch, lanes } => {
+                let rows = result.and_then(|reply| match reply {
+                    Reply::Cursors { rows, now } => {
+                        self.read_clock(now);
+                        Ok(rows)
+                    }
+                    other => Err(unexpected(&other)),
+                });
+                self.seeded(job, group, epoch, lanes, rows);
+            }
+            Pending::ReadClaim { job, group, lane, start, wanted } => {
+                self.claim_read(job, group, lane, start, wanted, result.and_then(records_of));
+            }
+            Pending::FindPartition { ticket } => {
+                let found = result.and_then(|reply| match reply {
+                    Reply::Found(found) => Ok(found.into_iter().next().flatten()),
+                    other => Err(unexpected(&other)),
+                });
+                self.partition_found(ticket, found);
+            }
+            Pending::FindCursor { ticket, lane } => {
+                let found = result.and_then(|reply| match reply {
+                    Reply::Cursor(found) => Ok(found),
+                    other => Err(unexpected(&other)),
+                });
+                self.cursor_found(ticket, lane, found);
+            }
+            Pending::Resolve(resolving) => {
+                let page = result.and_then(|reply| self.keys_of(reply));
+                self.keys_read(resolving, page);
+            }
+            Pending::ReadPoison { ticket, lane, group, tries, ruled } => {
+                let read = result.and_then(records_of).map(|(records, _)| records);
+                self.poison_read((ticket, lane, group, tries, ruled), read);
+            }
+        }
+    }
+
+    /// Whether a group was forgotten since something was asked for it.
+    pub(crate) fn is_past(&self, group: Ref, epoch: u32) -> bool {
+        self.queues.groups.get(group).is_none_or(|g| g.epoch != epoch)
+    }
+
+    fn keys_of(&mut self, reply: Reply) -> Result<(Vec<crate::effect::KeysRow>, bool), StoreError> {
+        match reply {
+            Reply::Keys { rows, complete, now } => {
+                self.read_clock(now);
+                Ok((rows, complete))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn lanes_of(reply: Reply) -> Result<Vec<Option<crate::effect::LaneRow>>, StoreError> {
+    match reply {
+        Reply::Lanes(rows) => Ok(rows),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn records_of(reply: Reply) -> Result<(Vec<crate::command::Record>, Offset), StoreError> {
+    match reply {
+        Reply::Records { records, log_start } => Ok((records, log_start)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The edge answers each call with its own kind of reply; anything else is a bug there.
+fn unexpected(reply: &Reply) -> StoreError {
+    debug_assert!(false, "an answer of another kind: {reply:?}");
+    StoreError::Refused("an answer of another kind".into())
+}

@@ -1,0 +1,651 @@
+//! Pops: the group is opened, its ready ring served, claims become cursor moves, moved claims become the answer.
+//!
+//!     pop > open group (register, scan) > select: ready ring > tail, or a cold read > queue_move > claimed > reply
+//!
+//! Holds: a claim is durable before it is answered; a lane is claimed by one pop at a time; budgets are never
+//! exceeded; a pop that found nothing answers only after the opening, the scan and seedings are over.
+
+use crate::attempt::next_attempt;
+use crate::calls::Pending;
+use crate::command::{Claim, Pop, PopFrom, PopVerdict, QUEUE_MODE, Record, Start, Verdict};
+use crate::effect::{
+    Call, Contact, CursorMove, CursorTo, GroupRow, LaneRow, LeaseMust, LeaseTo, ScanRow, SeededCursor, StoreError,
+};
+use crate::ids::{LeaseId, Offset, PartitionId, Slot};
+use crate::lane::LaneState;
+use crate::lease_id;
+use crate::limits::{COUNT_LANES_MAX, SCAN_PAGE, SEED_MAX};
+use crate::moves::{Op, QueuedMove, count};
+use crate::place::LaneKey;
+use crate::queue::GroupState;
+use crate::shard::Shard;
+use crate::slab::Ref;
+use crate::standing::{Standing, next_start, standing};
+use crate::visible::visible_end;
+
+/// One pop command.
+#[derive(Debug)]
+pub(crate) struct PopJob {
+    slot: Slot,
+    pop: Pop,
+    claims: Vec<Claim>,
+    batch_left: u32,
+    partitions_left: u32,
+    bytes_left: u64,
+    /// Reads, seedings and moves under way.
+    pending: u32,
+    lease: Option<LeaseId>,
+    failed: bool,
+    fill_wait_ms: u32,
+}
+
+impl Shard {
+    pub(crate) fn pop(&mut self, slot: Slot, pop: Pop) {
+        let job = PopJob {
+            slot,
+            batch_left: pop.batch.max(1),
+            partitions_left: pop.partitions.max(1),
+            bytes_left: pop.bytes.max(1),
+            lease: pop.lease,
+            pop,
+            claims: Vec::new(),
+            pending: 0,
+            failed: false,
+            fill_wait_ms: 0,
+        };
+        let job = self.pops.insert(job);
+        self.run_pop(job);
+    }
+
+    /// Takes a job as far as it goes: it waits for a call, waits in its group, or is answered.
+    pub(crate) fn run_pop(&mut self, at: Ref) {
+        let Some(job) = self.pops.get(at) else { return };
+        if job.pending > 0 {
+            return;
+        }
+        if job.failed {
+            return self.finish_pop(at);
+        }
+        match job.pop.from.clone() {
+            PopFrom::Queue { tenant, queue } => {
+                let name = job.pop.group.clone();
+                let queue = self.queues.entry(tenant, &queue);
+                let group = self.queues.group_entry(queue, &name);
+                self.run_wildcard(at, queue, group);
+            }
+            PopFrom::Partition(key) => self.run_pinned(at, &key),
+        }
+    }
+
+    fn run_wildcard(&mut self, at: Ref, queue: Ref, group: Ref) {
+        let state = &self.queues.groups[group];
+        match state.state {
+            GroupState::Opening => return self.queues.groups[group].pops.push(at),
+            GroupState::Unknown | GroupState::Met if !(state.registered && state.state == GroupState::Met) => {
+                let start = self.pops[at].pop.start;
+                let contact =
+                    if *state.name == *QUEUE_MODE { Contact::QueueMode } else { Contact::Register(start) };
+                return self.open_group(at, group, contact);
+            }
+            GroupState::Unknown | GroupState::Met => {
+                // Registered, met by a pinned pop: only the scan is missing.
+                self.queues.groups[group].pops.push(at);
+                return self.scan(group, PartitionId(0));
+            }
+            GroupState::Scanning(_) | GroupState::Open => {}
+        }
+        self.pops[at].fill_wait_ms = self.queues.options(queue).fill_wait_ms;
+        let wanted = self.pops[at].pop.at_least;
+        if wanted > 0 && self.pops[at].claims.is_empty() {
+            let ready = self.count_ready(group, wanted);
+            if ready < wanted && self.queues.groups[group].state == GroupState::Open {
+                let job = self.pops.remove(at).expect("a live job");
+                let verdict = PopVerdict { ready, fill_wait_ms: job.fill_wait_ms, ..PopVerdict::default() };
+                return self.reply(job.slot, Verdict::Pop(verdict));
+            }
+        }
+        self.select(at, group);
+        let job = &self.pops[at];
+        let group = &mut self.queues.groups[group];
+        if job.pending > 0 {
+            return;
+        }
+        let unsure = matches!(group.state, GroupState::Scanning(_)) || group.seeding > 0;
+        if unsure && job.claims.is_empty() {
+            group.pops.push(at);
+        } else {
+            self.finish_pop(at);
+        }
+    }
+
+    fn run_pinned(&mut self, at: Ref, key: &LaneKey) {
+        let Some(lane_ref) = self.lanes.find(key) else {
+            if self.is_absent(key) {
+                return self.finish_pop(at);
+            }
+            self.pops[at].pending += 1;
+            return self.ask(Call::FindLane { lane: key.clone() }, Pending::FindLane { job: at, key: key.clone() });
+        };
+        if self.lanes[lane_ref].id.0 == 0 {
+            // A push that makes the partition is on its way; nothing of it is stored yet.
+            return self.finish_pop(at);
+        }
+        let queue = self.lanes[lane_ref].queue;
+        let name = self.pops[at].pop.group.clone();
+        let group = self.queues.group_entry(queue, &name);
+        match self.queues.groups[group].state {
+            GroupState::Unknown => return self.open_group(at, group, Contact::Pinned),
+            GroupState::Opening => return self.queues.groups[group].pops.push(at),
+            _ => {}
+        }
+        self.pops[at].partitions_left = self.pops[at].partitions_left.min(1);
+        if self.pops[at].claims.is_empty() {
+            let cursor = self.lanes[lane_ref].cursor_entry(group);
+            if cursor.in_ready {
+                cursor.in_ready = false;
+                self.queues.groups[group].ready.retain(|l| *l != lane_ref);
+            }
+            self.serve(at, group, lane_ref, &mut Vec::new());
+            if self.stands_unread(lane_ref, group) {
+                self.seed(at, group, vec![lane_ref]);
+            }
+        }
+        if self.pops.get(at).is_some_and(|job| job.pending == 0) {
+            self.finish_pop(at);
+        }
+    }
+
+    fn stands_unread(&self, lane: Ref, group: Ref) -> bool {
+        let lane = &self.lanes[lane];
+        lane.end >= lane.log_start && lane.cursor(group).is_none_or(|c| c.row.is_none() && !c.busy)
+    }
+
+    fn finish_pop(&mut self, at: Ref) {
+        let job = self.pops.remove(at).expect("a live job");
+        let lease = job.lease.filter(|_| !job.pop.auto_ack && !job.claims.is_empty());
+        let failed = job.failed && job.claims.is_empty();
+        let verdict = PopVerdict { claims: job.claims, lease, ready: 0, fill_wait_ms: job.fill_wait_ms, failed };
+        self.reply(job.slot, Verdict::Pop(verdict));
+    }
+
+    // ---- opening and scanning
+
+    fn open_group(&mut self, at: Ref, group: Ref, contact: Contact) {
+        let state = &mut self.queues.groups[group];
+        state.state = GroupState::Opening;
+        state.pops.push(at);
+        let (name, queue, epoch) = (state.name.clone(), state.queue, state.epoch);
+        let (tenant, queue_name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
+        let call = Call::OpenGroup { tenant, queue: queue_name, group: name, contact };
+        self.ask(call, Pending::OpenGroup { group, epoch, contact });
+    }
+
+    pub(crate) fn group_opened(&mut self, group: Ref, contact: Contact, row: Result<Option<GroupRow>, StoreError>) {
+        let Some(state) = self.queues.groups.get_mut(group) else { return };
+        if state.state != GroupState::Opening {
+            return;
+        }
+        let queue = state.queue;
+        match row {
+            Ok(Some(row)) => {
+                if self.queues.slab[queue].row.is_some_and(|known| known.id != row.queue.id) {
+                    self.queues.groups[group].state = GroupState::Unknown;
+                    self.forget_queue(queue);
+                    return self.learn_queue(queue, row.queue);
+                }
+                self.learn_queue(queue, row.queue);
+                let state = &mut self.queues.groups[group];
+                state.id = row.group;
+                state.registered = row.registered || contact == Contact::QueueMode;
+                state.state = GroupState::Met;
+                if contact == Contact::Pinned {
+                    self.run_pops(group);
+                } else {
+                    self.scan(group, PartitionId(0));
+                }
+            }
+            Ok(None) => {
+                state.state = GroupState::Unknown;
+                for pop in std::mem::take(&mut state.pops) {
+                    self.finish_pop(pop);
+                }
+            }
+            Err(_) => {
+                state.state = GroupState::Unknown;
+                for pop in std::mem::take(&mut state.pops) {
+                    self.pops[pop].failed = true;
+                    self.finish_pop(pop);
+                }
+            }
+        }
+    }
+
+    fn scan(&mut self, group: Ref, after: PartitionId) {
+        let state = &mut self.queues.groups[group];
+        state.state = GroupState::Scanning(after);
+        let (id, epoch) = (state.id, state.epoch);
+        let queue = self.queues.slab[state.queue].row.expect("an opened group's queue is known").id;
+        let (shard, shards) = (self.config.index as u32, self.config.shards as u32);
+        let call = Call::Scan { queue, group: id, shard, shards, after, limit: SCAN_PAGE };
+        self.ask(call, Pending::Scan { group, epoch });
+    }
+
+    pub(crate) fn scanned(&mut self, group: Ref, page: Result<Vec<ScanRow>, StoreError>) {
+        let Some(state) = self.queues.groups.get_mut(group) else { return };
+        let GroupState::Scanning(_) = state.state else { return };
+        let rows = match page {
+            Ok(rows) => rows,
+            Err(_) => {
+                state.state = GroupState::Unknown;
+                for pop in std::mem::take(&mut state.pops) {
+                    self.pops[pop].failed = true;
+                    self.finish_pop(pop);
+                }
+                return;
+            }
+        };
+        let queue = state.queue;
+        let (tenant, name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
+        let full = rows.len() >= SCAN_PAGE as usize;
+        let last = rows.last().map(|row| row.partition);
+        for row in rows {
+            let key = LaneKey::new(tenant, name.clone(), row.name.clone());
+            let at = self.lane_entry(&key);
+            let now = self.now;
+            let lane = &mut self.lanes[at];
+            if lane.id.0 == 0 && lane.state == LaneState::Unknown {
+                lane.state = LaneState::Ready;
+                lane.verified = row.last_offset;
+                lane.last_created_at = row.last_created_at;
+                self.lanes.identify(at, row.partition);
+            }
+            let lane = &mut self.lanes[at];
+            lane.saw_end(row.last_offset);
+            lane.log_start = lane.log_start.max(row.log_start);
+            if let Some(cursor_row) = row.cursor {
+                let cursor = lane.cursor_entry(group);
+                if cursor.row.is_none() && !cursor.busy {
+                    cursor.learn(cursor_row, now);
+                }
+            }
+            self.offer(at, group);
+        }
+        match last {
+            Some(last) if full => {
+                self.scan(group, last);
+                if !self.queues.groups[group].ready.is_empty() {
+                    self.run_pops(group);
+                }
+            }
+            _ => {
+                self.queues.groups[group].state = GroupState::Open;
+                self.run_pops(group);
+            }
+        }
+    }
+
+    fn run_pops(&mut self, group: Ref) {
+        for pop in std::mem::take(&mut self.queues.groups[group].pops) {
+            self.run_pop(pop);
+        }
+    }
+
+    pub(crate) fn pinned_found(&mut self, at: Ref, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
+        let Some(job) = self.pops.get_mut(at) else { return };
+        job.pending -= 1;
+        match row {
+            Ok(Some(row)) => {
+                let lane = self.lane_entry(key);
+                if self.lanes[lane].id.0 == 0 && self.lanes[lane].state == LaneState::Unknown {
+                    self.know_lane(lane, row);
+                }
+                self.run_pop(at);
+            }
+            Ok(None) => {
+                self.note_absent(key);
+                self.finish_pop(at);
+            }
+            Err(_) => {
+                self.pops[at].failed = true;
+                self.finish_pop(at);
+            }
+        }
+    }
+
+    // ---- selecting
+
+    /// Messages that are ready, counted up to `wanted`. Source: data plane 4.5, minPopWaitTime.
+    fn count_ready(&self, group: Ref, wanted: u32) -> u32 {
+        let mut ready: u64 = 0;
+        for &lane in self.queues.groups[group].ready.iter().take(COUNT_LANES_MAX) {
+            let Some(lane) = self.lanes.slab.get(lane) else { continue };
+            let committed = lane.cursor(group).and_then(|c| c.row).map_or(Offset::NONE, |row| row.committed);
+            ready += (lane.end.0 - next_start(committed, lane.log_start).0 + 1).max(0) as u64;
+            if ready >= wanted as u64 {
+                return wanted;
+            }
+        }
+        ready as u32
+    }
+
+    /// Serves the ring until the budget is spent, the ring is empty, or cursors have to be read first.
+    fn select(&mut self, at: Ref, group: Ref) {
+        let mut unread = Vec::new();
+        loop {
+            let job = &self.pops[at];
+            if job.batch_left == 0 || job.partitions_left == 0 || job.bytes_left == 0 {
+                break;
+            }
+            let Some(lane_ref) = self.queues.groups[group].ready.pop_front() else { break };
+            let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { continue };
+            lane.cursor_entry(group).in_ready = false;
+            self.serve(at, group, lane_ref, &mut unread);
+            if unread.len() >= SEED_MAX {
+                break;
+            }
+        }
+        if !unread.is_empty() {
+            self.seed(at, group, unread);
+        }
+    }
+
+    /// One lane of the ring: claims from it, or says why not.
+    fn serve(&mut self, at: Ref, group: Ref, lane_ref: Ref, unread: &mut Vec<Ref>) {
+        let stamp = self.stamp();
+        let lane = &self.lanes[lane_ref];
+        let options = self.queues.slab[lane.queue].options();
+        let standing = standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
+        match standing {
+            Standing::Nothing | Standing::Busy => {}
+            Standing::Until(_) => self.offer(lane_ref, group),
+            Standing::Unread => unread.push(lane_ref),
+            Standing::Ready { start } => {
+                let job = &self.pops[at];
+                let Some(mut end) = lane.tail.span(start, job.batch_left, job.bytes_left) else {
+                    return self.read_claim(at, group, lane_ref, start);
+                };
+                if options.delay_secs > 0 {
+                    match visible_end(stamp, options.delay_secs, lane.tail.runs(start), start) {
+                        Some(visible) => end = end.min(visible),
+                        None => return,
+                    }
+                }
+                let mut records = Vec::new();
+                if lane.tail.read(start, end, &mut records) {
+                    self.claim(at, group, lane_ref, start, end, records);
+                } else {
+                    self.read_claim(at, group, lane_ref, start);
+                }
+            }
+        }
+    }
+
+    /// Reads what is to be claimed before it is claimed, so that the claim is never larger than what can be given.
+    fn read_claim(&mut self, at: Ref, group: Ref, lane_ref: Ref, start: Offset) {
+        let lane = &mut self.lanes[lane_ref];
+        let to = lane.end;
+        let cursor = lane.cursor_entry(group);
+        cursor.busy = true;
+        let job = &mut self.pops[at];
+        let wanted = job.batch_left.min(count(start, to));
+        job.batch_left -= wanted;
+        job.partitions_left -= 1;
+        job.pending += 1;
+        let bytes = job.bytes_left;
+        let call = Call::ReadRecords { partition: self.lanes[lane_ref].id, from: start, to, bytes, messages: wanted };
+        self.ask(call, Pending::ReadClaim { job: at, group, lane: lane_ref, start, wanted });
+    }
+
+    pub(crate) fn claim_read(
+        &mut self,
+        at: Ref,
+        group: Ref,
+        lane_ref: Ref,
+        start: Offset,
+        wanted: u32,
+        read: Result<(Vec<Record>, Offset), StoreError>,
+    ) {
+        let job = &mut self.pops[at];
+        job.batch_left += wanted;
+        job.partitions_left += 1;
+        job.pending -= 1;
+        if let (Some(lane), Some(_)) = (self.lanes.slab.get_mut(lane_ref), self.queues.groups.get(group)) {
+            match read {
+                Ok((records, log_start)) => {
+                    lane.log_start = lane.log_start.max(log_start);
+                    self.claim_from(at, group, lane_ref, start, records);
+                }
+                Err(_) => {
+                    self.pops[at].failed = true;
+                    self.free_cursor(lane_ref, group);
+                }
+            }
+        }
+        self.run_pop(at);
+    }
+
+    /// Claims from records that were just read, as far as budget and delay allow.
+    fn claim_from(&mut self, at: Ref, group: Ref, lane_ref: Ref, start: Offset, records: Vec<Record>) {
+        let stamp = self.stamp();
+        let lane = &mut self.lanes[lane_ref];
+        let options = self.queues.slab[lane.queue].options();
+        let asked = start;
+        let start = start.max(lane.log_start);
+        let records: Vec<Record> = records.into_iter().filter(|r| r.last() >= start).collect();
+        let Some(first) = records.first() else {
+            // Retention took them meanwhile, and what is left starts further up; or the rows are missing, and asking
+            // for them again would never end.
+            if lane.log_start <= asked {
+                lane.log_start = lane.end.plus(1);
+            }
+            return self.free_cursor(lane_ref, group);
+        };
+        let start = start.max(first.base);
+        let created_at = first.created_at;
+        let cursor = lane.cursor_entry(group);
+        cursor.stamp_at = Some((start, created_at));
+        cursor.busy = false;
+        let standing =
+            standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
+        let job = &self.pops[at];
+        let last = records.last().expect("not empty").last();
+        let mut end = last.min(start.plus(job.batch_left as i64 - 1));
+        let visible = match standing {
+            Standing::Ready { .. } => {
+                let runs = records.iter().map(|r| (r.last(), r.created_at));
+                visible_end(stamp, options.delay_secs, runs, start)
+            }
+            _ => None,
+        };
+        match visible {
+            Some(visible) if job.batch_left > 0 && job.partitions_left > 0 => {
+                end = end.min(visible).min(within_bytes(&records, start, job.bytes_left));
+                let records = records.into_iter().filter(|r| r.base <= end).collect();
+                self.claim(at, group, lane_ref, start, end, records);
+            }
+            _ => self.free_cursor(lane_ref, group),
+        }
+    }
+
+    /// Queues the move that makes a claim.
+    fn claim(&mut self, at: Ref, group: Ref, lane_ref: Ref, start: Offset, end: Offset, records: Vec<Record>) {
+        let group_id = self.queues.groups[group].id;
+        let lane = &mut self.lanes[lane_ref];
+        let options = self.queues.slab[lane.queue].options();
+        let (partition, name) = (lane.id, lane.key.partition.clone());
+        let cursor = lane.cursor_entry(group);
+        cursor.busy = true;
+        let row = cursor.row.expect("a ready cursor is read");
+        let job = &mut self.pops[at];
+        let pop = &job.pop;
+        let (to, attempt, lease) = if pop.auto_ack {
+            let to = CursorTo {
+                committed: end,
+                lease: LeaseTo::Clear,
+                batch_end: None,
+                retry_count: 0,
+                attempt_start: None,
+                attempt_count: 0,
+            };
+            (to, 1, None)
+        } else {
+            let more = pop.more || pop.partitions > 1;
+            let id = *job.lease.get_or_insert_with(|| lease_id::mint(pop.seed, partition, more));
+            let (attempt_start, attempt) = next_attempt(row.attempt_start, row.attempt_count, start);
+            let secs = pop.lease_secs.unwrap_or(options.lease_secs);
+            let to = CursorTo {
+                committed: row.committed,
+                lease: LeaseTo::Set { id, secs },
+                batch_end: Some(end),
+                retry_count: row.retry_count,
+                attempt_start: Some(attempt_start),
+                attempt_count: attempt,
+            };
+            (to, attempt, Some(id))
+        };
+        let n = count(start, end);
+        job.batch_left -= n;
+        job.partitions_left -= 1;
+        job.bytes_left = job.bytes_left.saturating_sub(bytes_of(&records, start, end));
+        job.pending += 1;
+        let cursor_move = CursorMove {
+            partition,
+            group: group_id,
+            version: row.version,
+            lease: LeaseMust::Over,
+            to: Some(to),
+            dead_letter: None,
+        };
+        let claim = Claim { partition, group: group_id, name, start, end, attempt, records };
+        let op = Op::Claim { job: at, claim, lease };
+        self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, cursor_move, op });
+    }
+
+    // ---- seeding
+
+    /// Reads (or makes) the cursors of lanes taken from the ring.
+    fn seed(&mut self, at: Ref, group: Ref, lanes: Vec<Ref>) {
+        for &lane in &lanes {
+            self.lanes[lane].cursor_entry(group).busy = true;
+        }
+        self.pops[at].pending += 1;
+        let start = if *self.queues.groups[group].name == *QUEUE_MODE { Start::All } else { self.pops[at].pop.start };
+        let state = &mut self.queues.groups[group];
+        state.seeding += 1;
+        let epoch = state.epoch;
+        let partitions = lanes.iter().map(|&l| self.lanes[l].id).collect();
+        let call = Call::SeedCursors { group: state.id, start, partitions };
+        self.ask(call, Pending::Seed { job: at, group, epoch, lanes });
+    }
+
+    pub(crate) fn seeded(
+        &mut self,
+        at: Ref,
+        group: Ref,
+        epoch: u32,
+        lanes: Vec<Ref>,
+        rows: Result<Vec<Option<SeededCursor>>, StoreError>,
+    ) {
+        let now = self.now;
+        self.pops[at].pending -= 1;
+        if self.is_past(group, epoch) {
+            return self.run_pop(at);
+        }
+        let state = &mut self.queues.groups[group];
+        state.seeding = state.seeding.saturating_sub(1);
+        match rows {
+            Ok(rows) => {
+                for (lane_ref, row) in lanes.into_iter().zip(rows) {
+                    let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { continue };
+                    let Some(seeded) = row else {
+                        self.forget_lane(lane_ref);
+                        continue;
+                    };
+                    lane.saw_end(seeded.last_offset);
+                    lane.log_start = lane.log_start.max(seeded.log_start);
+                    lane.cursor_entry(group).learn(seeded.row, now);
+                    self.free_cursor(lane_ref, group);
+                }
+            }
+            Err(_) => {
+                self.pops[at].failed = true;
+                for lane in lanes {
+                    self.free_cursor(lane, group);
+                }
+            }
+        }
+        self.run_pop(at);
+        self.run_pops(group);
+    }
+
+    // ---- outcomes
+
+    pub(crate) fn claimed(&mut self, at: Ref, lane: Ref, group: Ref, mut claim: Claim, lease: Option<LeaseId>) {
+        let log_start = self.lanes[lane].log_start;
+        if lease.is_some() {
+            self.remember(lane, group, &claim);
+        }
+        self.free_cursor(lane, group);
+        // Retention was quicker: what it took is not delivered.
+        claim.start = claim.start.max(log_start);
+        claim.records.retain(|record| record.last() >= claim.start);
+        let Some(job) = self.pops.get_mut(at) else { return };
+        job.pending -= 1;
+        let (partition, group_id) = (claim.partition, claim.group);
+        let empty = claim.start > claim.end;
+        if !empty {
+            job.claims.push(claim);
+        } else if let Some(lease) = lease {
+            self.give_back(lease, vec![(partition, group_id)]);
+        }
+        self.run_pop(at);
+    }
+
+    /// A claim that was not made: its budget is free again.
+    pub(crate) fn unclaimed(&mut self, at: Ref, claim: &Claim) {
+        let Some(job) = self.pops.get_mut(at) else { return };
+        job.pending -= 1;
+        job.batch_left += count(claim.start, claim.end);
+        job.partitions_left += 1;
+        if job.claims.is_empty() && job.pending == 0 {
+            job.lease = job.pop.lease;
+        }
+        self.run_pop(at);
+    }
+
+    pub(crate) fn pop_failed(&mut self, at: Ref, claim: &Claim) {
+        if let Some(job) = self.pops.get_mut(at) {
+            job.failed = true;
+        }
+        self.unclaimed(at, claim);
+    }
+}
+
+/// The last offset from `start` on that fits into `bytes`; at least `start`. Counted as in [`bytes_of`].
+fn within_bytes(records: &[Record], start: Offset, bytes: u64) -> Offset {
+    let mut left = bytes;
+    let mut end = start;
+    for record in records {
+        let first = record.base.max(start);
+        let here = record.last().0 - first.0 + 1;
+        let each = (record.raw_len as u64 / record.count.max(1) as u64).max(1);
+        let fits = here.min((left / each).min(i64::MAX as u64) as i64);
+        if fits > 0 {
+            end = first.plus(fits - 1);
+        }
+        if fits < here {
+            break;
+        }
+        left -= fits as u64 * each;
+    }
+    end
+}
+
+/// Inflated bytes of a span; a record's bytes count evenly over its messages.
+fn bytes_of(records: &[Record], start: Offset, end: Offset) -> u64 {
+    let of = |record: &Record| {
+        let n = (record.last().min(end).0 - record.base.max(start).0 + 1).max(0) as u64;
+        record.raw_len as u64 * n / record.count.max(1) as u64
+    };
+    records.iter().map(of).sum()
+}

@@ -1,0 +1,240 @@
+//! What a shard remembers of one partition: where its log ends, the waiting drafts, the window, the tail, the cursors.
+
+use crate::command::Draft;
+use crate::effect::CursorRow;
+use crate::ids::{Micros, Offset, PartitionId, Stamp};
+use crate::place::LaneKey;
+use crate::slab::{Ref, Slab};
+use crate::tail::Tail;
+use crate::window::Window;
+use bytes::Bytes;
+use hashbrown::{HashMap, HashTable};
+use std::collections::VecDeque;
+
+/// What stands between a lane's drafts and the next fused commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneState {
+    /// Number and offsets are not known.
+    Unknown,
+    /// A call that reads (or makes) the partition is on its way.
+    Asked,
+    /// Keys are being read into the window.
+    Loading,
+    /// May close.
+    Ready,
+    /// In the fused commit that is in flight.
+    Flying,
+}
+
+#[derive(Debug)]
+pub struct Lane {
+    pub key: LaneKey,
+    pub queue: Ref,
+    /// 0 while unknown.
+    pub id: PartitionId,
+    pub state: LaneState,
+    /// In the closing order.
+    pub closing: bool,
+    /// The store refused a commit this lane was in: close alone, one draft at a time.
+    pub suspect: bool,
+    /// Commits in a row that found the row locked.
+    pub busy_count: u8,
+    /// Through this offset the window has seen every key: what the compare-and-set expects.
+    pub verified: Offset,
+    /// Highest offset known to be stored, by whomever.
+    pub end: Offset,
+    pub log_start: Offset,
+    pub last_created_at: Stamp,
+    /// The window holds every key whose stamp is at or after this.
+    pub window_since: Stamp,
+    pub window: Window,
+    pub tail: Tail,
+    /// In the order in which tails lose records when the budget is exceeded.
+    pub in_tail_order: bool,
+    pub drafts: VecDeque<WaitingDraft>,
+    pub cursors: Vec<Cursor>,
+    /// When a draft last arrived, for eviction.
+    pub touched: Micros,
+}
+
+/// Nothing loaded: the window reaches back to no stamp at all.
+pub const SINCE_NEVER: Stamp = Stamp(i64::MAX);
+/// The window has every key the partition ever had.
+pub const SINCE_EVER: Stamp = Stamp(i64::MIN);
+
+#[derive(Debug)]
+pub struct WaitingDraft {
+    pub job: Ref,
+    pub index: usize,
+    pub draft: Draft,
+    pub since: Micros,
+}
+
+/// Memory of one cursor row, and what is going on with it.
+#[derive(Debug)]
+pub struct Cursor {
+    pub group: Ref,
+    /// The row as last read or written; `None`: not read yet.
+    pub row: Option<CursorRow>,
+    /// When the row's lease is over, by our reckoning; 0 without one.
+    pub lease_until: Micros,
+    /// A claim, ack or read that will end in a move is under way: everything else waits.
+    pub busy: bool,
+    /// In the ready ring of its group.
+    pub in_ready: bool,
+    /// A timer that will look at this cursor again is armed for this moment.
+    pub timer: Option<Micros>,
+    /// Stamp of the message at an offset, learnt by a cold read: (offset, stamp).
+    pub stamp_at: Option<(Offset, Stamp)>,
+    /// Ack sets that wait for `busy` to end.
+    pub waiting: VecDeque<Ticket>,
+    pub memo: Option<Box<Memo>>,
+}
+
+/// One set of one ack job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    pub job: Ref,
+    pub set: usize,
+}
+
+/// What the last lease granted here handed out, kept after it is settled: an ack resolves its keys here first. Offsets
+/// never change their keys, so it cannot be wrong.
+#[derive(Debug)]
+pub struct Memo {
+    pub start: Offset,
+    pub end: Offset,
+    /// Keys of the records that hold the span: (base, 16 bytes a message).
+    pub keys: Vec<(Offset, Bytes)>,
+}
+
+impl Cursor {
+    pub fn new(group: Ref) -> Cursor {
+        Cursor {
+            group,
+            row: None,
+            lease_until: Micros(0),
+            busy: false,
+            in_ready: false,
+            timer: None,
+            stamp_at: None,
+            waiting: VecDeque::new(),
+            memo: None,
+        }
+    }
+
+    /// Takes over a row that was just read, `now` being the receipt.
+    pub fn learn(&mut self, row: CursorRow, now: Micros) {
+        self.lease_until =
+            if row.lease.is_some() && row.lease_left_us > 0 { now.plus(row.lease_left_us as u64) } else { Micros(0) };
+        self.row = Some(row);
+    }
+
+    /// Whether a lease holds the partition, by our reckoning.
+    pub fn leased(&self, now: Micros) -> bool {
+        now < self.lease_until
+    }
+}
+
+impl Lane {
+    pub fn new(key: LaneKey, queue: Ref, now: Micros) -> Lane {
+        Lane {
+            key,
+            queue,
+            id: PartitionId(0),
+            state: LaneState::Unknown,
+            closing: false,
+            suspect: false,
+            busy_count: 0,
+            verified: Offset::NONE,
+            end: Offset::NONE,
+            log_start: Offset(0),
+            last_created_at: Stamp(0),
+            window_since: SINCE_NEVER,
+            window: Window::new(),
+            tail: Tail::default(),
+            in_tail_order: false,
+            drafts: VecDeque::new(),
+            cursors: Vec::new(),
+            touched: now,
+        }
+    }
+
+    pub fn cursor(&self, group: Ref) -> Option<&Cursor> {
+        self.cursors.iter().find(|c| c.group == group)
+    }
+
+    pub fn cursor_mut(&mut self, group: Ref) -> Option<&mut Cursor> {
+        self.cursors.iter_mut().find(|c| c.group == group)
+    }
+
+    /// The cursor memory of a group, made when there is none.
+    pub fn cursor_entry(&mut self, group: Ref) -> &mut Cursor {
+        if let Some(i) = self.cursors.iter().position(|c| c.group == group) {
+            return &mut self.cursors[i];
+        }
+        self.cursors.push(Cursor::new(group));
+        self.cursors.last_mut().expect("just pushed")
+    }
+
+    /// The stored end moved, by our commit or somebody's.
+    pub fn saw_end(&mut self, end: Offset) {
+        self.end = self.end.max(end);
+    }
+}
+
+/// All lanes of a shard, by names and by number.
+#[derive(Debug, Default)]
+pub struct Lanes {
+    pub slab: Slab<Lane>,
+    by_name: HashTable<(u64, Ref)>,
+    by_id: HashMap<PartitionId, Ref>,
+}
+
+impl Lanes {
+    pub fn find(&self, key: &LaneKey) -> Option<Ref> {
+        self.by_name.find(key.hash(), |(hash, at)| *hash == key.hash() && self.slab[*at].key == *key).map(|(_, at)| *at)
+    }
+
+    pub fn by_number(&self, id: PartitionId) -> Option<Ref> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub fn insert(&mut self, lane: Lane) -> Ref {
+        let hash = lane.key.hash();
+        let at = self.slab.insert(lane);
+        self.by_name.insert_unique(hash, (hash, at), |(hash, _)| *hash);
+        at
+    }
+
+    /// Gives a lane its number.
+    pub fn identify(&mut self, at: Ref, id: PartitionId) {
+        let lane = &mut self.slab[at];
+        if lane.id != id {
+            self.by_id.remove(&lane.id);
+            lane.id = id;
+            self.by_id.insert(id, at);
+        }
+    }
+
+    pub fn remove(&mut self, at: Ref) -> Option<Lane> {
+        let lane = self.slab.remove(at)?;
+        self.by_id.remove(&lane.id);
+        if let Ok(entry) = self.by_name.find_entry(lane.key.hash(), |(_, r)| *r == at) {
+            entry.remove();
+        }
+        Some(lane)
+    }
+}
+
+impl std::ops::Index<Ref> for Lanes {
+    type Output = Lane;
+    fn index(&self, at: Ref) -> &Lane {
+        &self.slab[at]
+    }
+}
+impl std::ops::IndexMut<Ref> for Lanes {
+    fn index_mut(&mut self, at: Ref) -> &mut Lane {
+        &mut self.slab[at]
+    }
+}

@@ -1,0 +1,67 @@
+//! Every bound of the engine, beside its reason.
+
+/// Segments in one fused push commit. Architecture 4: past about 256 a commit's latency grows, its cost does not fall.
+pub const COMMIT_SEGMENTS_MAX: usize = 256;
+/// Bytes in one fused push commit; one larger draft still goes alone.
+pub const COMMIT_BYTES_MAX: usize = 4 << 20;
+/// Cursor rows in one fused claim and ack commit.
+pub const COMMIT_MOVES_MAX: usize = 512;
+/// Raw bytes that small drafts of one lane merge into; past it a segment costs readers more than a row saves.
+pub const MERGE_BYTES_MAX: usize = 256 << 10;
+/// Drafts at least this large become a segment of their own: a row costs a few hundred bytes.
+pub const MERGE_DRAFT_BYTES: usize = 4 << 10;
+/// Cold calls of one shard in flight; the rest waits in order.
+pub const CALLS_MAX: usize = 32;
+/// Partitions in one provisioning call: its row locks are held for one round trip.
+pub const PROVISION_MAX: usize = 512;
+/// Cursors in one seeding call.
+pub const SEED_MAX: usize = 256;
+/// Partitions in one page of a scan.
+pub const SCAN_PAGE: u32 = 2000;
+/// Keys in one page of a window load or an ack's search: 1 MiB.
+pub const KEYS_PAGE: u32 = 65536;
+/// Commits in a row that may find a lane's row locked before its drafts wait between tries.
+pub const BUSY_TRIES: u8 = 3;
+/// That wait, in microseconds.
+pub const BUSY_WAIT_US: u64 = 5_000;
+/// Times one operation on a cursor may meet a changed row before it gives up: each time somebody else moved it.
+pub const STALE_TRIES: u8 = 16;
+/// A draft that could not be committed for so long is answered `failed`. Source: QUEEN_PUSH_COMMIT_TIMEOUT_MS.
+pub const DRAFT_WAIT_US: u64 = 5_000_000;
+/// A partition that was looked up and does not exist is believed absent for so long (pushes of this broker end it).
+pub const ABSENT_US: u64 = 1_000_000;
+/// Names in the table of absent partitions; past it the table starts anew.
+pub const ABSENT_MAX: usize = 4096;
+/// Lanes without a push for so long may lose their window when the budget is exceeded.
+pub const WINDOW_IDLE_US: u64 = 2_000_000;
+/// Lanes looked at per turn for that.
+pub const SWEEP_STEP: usize = 256;
+/// Lanes looked at per pop when only counting what is ready.
+pub const COUNT_LANES_MAX: usize = 1024;
+
+/// Settings of one shard.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    pub index: usize,
+    pub shards: usize,
+    /// Bytes of all windows of this shard.
+    pub window_bytes_max: usize,
+    /// Bytes of all tails of this shard, and of one lane's.
+    pub tail_bytes_max: usize,
+    pub lane_tail_bytes_max: usize,
+    /// QUEEN_HOTLIST_WINDOW_BATCH: so many waiting messages end a windowBuffer early.
+    pub window_batch: u32,
+}
+
+impl Default for ShardConfig {
+    fn default() -> Self {
+        ShardConfig {
+            index: 0,
+            shards: 1,
+            window_bytes_max: 512 << 20,
+            tail_bytes_max: 64 << 20,
+            lane_tail_bytes_max: 4 << 20,
+            window_batch: 100,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Claims, acks and give-backs: compare-and-set moves of cursors, fused over many consumers.
+//!
+//!     queue_move > close_moves > Effect::Move > settle_moves > the operation goes on, or looks again
+//!
+//! Holds: a cursor that is `busy` has at most one move waiting or in flight; no verdict without its move.
+
+use crate::command::{AckOutcome, Claim, Record};
+use crate::effect::{CursorMove, CursorOutcome, CursorTo, Effect, LeaseMust, LeaseTo, MoveOutcome, StoreError};
+use crate::ids::{CommitId, GroupId, LeaseId, Micros, Offset, PartitionId};
+use crate::lane::{Memo, Ticket};
+use crate::limits::{COMMIT_MOVES_MAX, STALE_TRIES};
+use crate::shard::Shard;
+use crate::slab::Ref;
+use std::collections::VecDeque;
+
+/// What a move is for.
+#[derive(Debug)]
+pub(crate) enum Op {
+    Claim { job: Ref, claim: Claim, lease: Option<LeaseId> },
+    Ack { ticket: Ticket, outcomes: Vec<AckOutcome>, released: bool },
+    GiveBack,
+}
+
+#[derive(Debug)]
+pub(crate) struct QueuedMove {
+    pub lane: Ref,
+    pub group: Ref,
+    pub tries: u8,
+    pub cursor_move: CursorMove,
+    pub op: Op,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    waiting: VecDeque<QueuedMove>,
+    in_flight: Option<(CommitId, Vec<QueuedMove>)>,
+}
+
+impl Shard {
+    pub(crate) fn queue_move(&mut self, queued: QueuedMove) {
+        self.moves.waiting.push_back(queued);
+    }
+
+    /// Sends the waiting moves as one commit, unless one is in flight.
+    pub(crate) fn close_moves(&mut self) {
+        if self.moves.in_flight.is_some() || self.moves.waiting.is_empty() {
+            return;
+        }
+        let n = self.moves.waiting.len().min(COMMIT_MOVES_MAX);
+        let batch: Vec<QueuedMove> = self.moves.waiting.drain(..n).collect();
+        self.commits += 1;
+        let commit = CommitId(self.commits);
+        let moves = batch.iter().map(|queued| queued.cursor_move.clone()).collect();
+        self.moves.in_flight = Some((commit, batch));
+        self.effects.push(Effect::Move { commit, moves });
+    }
+
+    pub(crate) fn settle_moves(&mut self, commit: CommitId, result: Result<MoveOutcome, StoreError>) {
+        let Some((_, batch)) = self.moves.in_flight.take_if(|(id, _)| *id == commit) else { return };
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                for queued in batch {
+                    self.move_failed(queued, &error);
+                }
+                return;
+            }
+        };
+        self.read_clock(outcome.now);
+        for (queued, outcome) in batch.into_iter().zip(outcome.moves) {
+            self.settle_move(queued, outcome);
+        }
+    }
+
+    fn settle_move(&mut self, mut queued: QueuedMove, outcome: CursorOutcome) {
+        let now = self.now;
+        let Some(lane) = self.lanes.slab.get_mut(queued.lane) else {
+            // The queue was deleted meanwhile; the claim, if it was made, is void.
+            return self.abandon(queued);
+        };
+        match outcome {
+            CursorOutcome::Moved { version, lease_left_us, last_offset, log_start } => {
+                lane.saw_end(last_offset);
+                lane.log_start = lane.log_start.max(log_start);
+                let cursor = lane.cursor_entry(queued.group);
+                if let (Some(mut row), Some(to)) = (cursor.row, queued.cursor_move.to) {
+                    apply(&mut row, &to, version);
+                    row.lease_left_us = lease_left_us;
+                    cursor.learn(row, now);
+                }
+                self.moved(queued);
+            }
+            CursorOutcome::Stale { row, last_offset, log_start } => {
+                lane.saw_end(last_offset);
+                lane.log_start = lane.log_start.max(log_start);
+                lane.cursor_entry(queued.group).learn(row, now);
+                self.look_again(queued);
+            }
+            CursorOutcome::Busy => {
+                queued.tries += 1;
+                if queued.tries < STALE_TRIES {
+                    self.queue_move(queued);
+                } else {
+                    self.give_up(queued);
+                }
+            }
+            CursorOutcome::Gone => {
+                let lane = queued.lane;
+                self.abandon(queued);
+                // The partition or the cursor is gone: nothing remembered of it can be trusted.
+                self.forget_lane(lane);
+            }
+        }
+    }
+
+    /// The move was written.
+    fn moved(&mut self, queued: QueuedMove) {
+        let QueuedMove { lane, group, op, .. } = queued;
+        match op {
+            Op::Claim { job, claim, lease } => self.claimed(job, lane, group, claim, lease),
+            Op::Ack { ticket, outcomes, released } => {
+                self.free_cursor(lane, group);
+                self.finish_set(ticket, outcomes, released);
+            }
+            Op::GiveBack => self.free_cursor(lane, group),
+        }
+    }
+
+    /// The row was not as remembered: decide again on what it is.
+    fn look_again(&mut self, queued: QueuedMove) {
+        let QueuedMove { lane, group, tries, op, cursor_move } = queued;
+        match op {
+            Op::Claim { job, claim, .. } => {
+                self.free_cursor(lane, group);
+                self.unclaimed(job, &claim);
+            }
+            Op::Ack { ticket, .. } if tries < STALE_TRIES => self.decide(ticket, lane, group, tries + 1),
+            Op::Ack { .. } => self.give_up(QueuedMove { lane, group, tries, op, cursor_move }),
+            Op::GiveBack => self.free_cursor(lane, group),
+        }
+    }
+
+    /// The store failed; what the row is now is not known.
+    fn move_failed(&mut self, queued: QueuedMove, error: &StoreError) {
+        let QueuedMove { lane, group, op, .. } = queued;
+        if let Some(lane) = self.lanes.slab.get_mut(lane)
+            && matches!(error, StoreError::Unknown(_))
+        {
+            let cursor = lane.cursor_entry(group);
+            cursor.row = None;
+            cursor.lease_until = Micros(0);
+            cursor.memo = None;
+        }
+        match op {
+            Op::Claim { job, claim, .. } => {
+                self.free_cursor(lane, group);
+                self.pop_failed(job, &claim);
+            }
+            Op::Ack { ticket, outcomes, .. } => {
+                self.free_cursor(lane, group);
+                self.finish_set(ticket, vec![AckOutcome::StoreFailed; outcomes.len()], false);
+            }
+            Op::GiveBack => self.free_cursor(lane, group),
+        }
+    }
+
+    fn give_up(&mut self, queued: QueuedMove) {
+        self.move_failed(queued, &StoreError::Unavailable("the cursor is never at rest".into()));
+    }
+
+    /// The lane (or its cursor) is gone from memory or from the store.
+    fn abandon(&mut self, queued: QueuedMove) {
+        match queued.op {
+            Op::Claim { job, claim, .. } => self.unclaimed(job, &claim),
+            Op::Ack { ticket, .. } => self.start_set(ticket),
+            Op::GiveBack => {}
+        }
+    }
+
+    /// Ends an operation on a cursor: the next one goes on, or the lane is offered.
+    pub(crate) fn free_cursor(&mut self, lane: Ref, group: Ref) {
+        let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) else { return };
+        cursor.busy = false;
+        if let Some(ticket) = cursor.waiting.pop_front() {
+            // The others wait for the one that goes on now; it ends here again.
+            self.start_set(ticket);
+            let still = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group));
+            if let Some(cursor) = still
+                && !cursor.busy
+            {
+                self.free_cursor(lane, group);
+            }
+            return;
+        }
+        self.offer(lane, group);
+    }
+
+    /// Frees claims whose answer could not be written, as if they had not been made.
+    pub(crate) fn give_back(&mut self, lease: LeaseId, claims: Vec<(PartitionId, GroupId)>) {
+        for (partition, group_id) in claims {
+            let Some(lane_ref) = self.lanes.by_number(partition) else { continue };
+            let lane = &mut self.lanes[lane_ref];
+            let groups = &self.queues.groups;
+            let Some(cursor) = lane.cursors.iter_mut().find(|c| groups[c.group].id == group_id) else { continue };
+            let Some(row) = cursor.row.filter(|row| row.lease == lease) else { continue };
+            if cursor.busy {
+                // An ack or another delivery is under way: the lease is in use after all, or over.
+                continue;
+            }
+            cursor.busy = true;
+            let group = cursor.group;
+            let attempts = row.attempt_count.saturating_sub(1);
+            let to = CursorTo {
+                committed: row.committed,
+                lease: LeaseTo::Clear,
+                batch_end: None,
+                retry_count: row.retry_count,
+                attempt_start: row.attempt_start.filter(|_| attempts > 0),
+                attempt_count: attempts,
+            };
+            let cursor_move = CursorMove {
+                partition,
+                group: group_id,
+                version: row.version,
+                lease: LeaseMust::Live,
+                to: Some(to),
+                dead_letter: None,
+            };
+            self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, cursor_move, op: Op::GiveBack });
+        }
+    }
+
+    /// Remembers what a lease hands out, for its acks.
+    pub(crate) fn remember(&mut self, lane: Ref, group: Ref, claim: &Claim) {
+        let keys = claim.records.iter().map(|record: &Record| (record.base, record.keys.clone())).collect();
+        let memo = Memo { start: claim.start, end: claim.end, keys };
+        self.lanes[lane].cursor_entry(group).memo = Some(Box::new(memo));
+    }
+}
+
+/// The row after a move.
+fn apply(row: &mut crate::effect::CursorRow, to: &CursorTo, version: i64) {
+    row.version = version;
+    row.committed = to.committed;
+    row.batch_end = to.batch_end;
+    row.retry_count = to.retry_count;
+    row.attempt_start = to.attempt_start;
+    row.attempt_count = to.attempt_count;
+    match to.lease {
+        LeaseTo::Keep => {}
+        LeaseTo::Clear => row.lease = LeaseId::NONE,
+        LeaseTo::Set { id, .. } => row.lease = id,
+    }
+}
+
+/// Offsets of a claim, as a count.
+pub(crate) fn count(start: Offset, end: Offset) -> u32 {
+    (end.0 - start.0 + 1) as u32
+}

@@ -1,0 +1,131 @@
+//! What a shard remembers of a queue and of its consumer groups: options, ready rings, who waits.
+
+use crate::effect::{Options, QueueRow};
+use crate::ids::{GroupId, PartitionId, Slot, TenantId};
+use crate::slab::{Ref, Slab};
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub struct Queue {
+    pub tenant: TenantId,
+    pub name: Arc<str>,
+    /// `None` until the store was asked.
+    pub row: Option<QueueRow>,
+    pub groups: Vec<Ref>,
+}
+
+impl Queue {
+    /// Options in force; those of an implicitly created queue until the row is known.
+    pub fn options(&self) -> Options {
+        self.row.map_or(IMPLICIT_OPTIONS, |row| row.options)
+    }
+}
+
+/// Source: data plane 2, implicit creation, and 8.2.
+pub const IMPLICIT_OPTIONS: Options = Options {
+    lease_secs: 60,
+    retry_limit: 3,
+    dead_letter: true,
+    delay_secs: 0,
+    window_secs: 0,
+    dedup_secs: 3600,
+    fill_wait_ms: 0,
+    encrypted: false,
+};
+
+/// How far a shard has come with a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupState {
+    Unknown,
+    /// The call that contacts or registers it is on its way.
+    Opening,
+    /// Its number is known; pinned pops work, the queue's partitions are not scanned.
+    Met,
+    /// Partitions up to this number are read; pops that found nothing wait for the end of the scan.
+    Scanning(PartitionId),
+    /// Every partition with something for the group is known.
+    Open,
+}
+
+#[derive(Debug)]
+pub struct Group {
+    pub queue: Ref,
+    pub name: Arc<str>,
+    pub id: GroupId,
+    pub state: GroupState,
+    /// Registered, or needs no registration: what a wildcard pop requires before a scan.
+    pub registered: bool,
+    /// Lanes that may have something and are not leased, in the order they are served.
+    pub ready: VecDeque<Ref>,
+    /// Watches of wildcard pops, first come first woken.
+    pub waiters: VecDeque<Slot>,
+    /// Pop jobs that wait for the opening, the scan or a seeding.
+    pub pops: Vec<Ref>,
+    /// Calls that read cursors of lanes taken from the ready ring.
+    pub seeding: u32,
+    /// Counts how often it was forgotten: answers to what was asked before are not taken for answers to what was asked
+    /// since.
+    pub epoch: u32,
+}
+
+#[derive(Debug, Default)]
+pub struct Queues {
+    pub slab: Slab<Queue>,
+    by_name: HashMap<(TenantId, Arc<str>), Ref>,
+    pub groups: Slab<Group>,
+}
+
+impl Queues {
+    pub fn find(&self, tenant: TenantId, name: &Arc<str>) -> Option<Ref> {
+        self.by_name.get(&(tenant, name.clone())).copied()
+    }
+
+    pub fn entry(&mut self, tenant: TenantId, name: &Arc<str>) -> Ref {
+        if let Some(at) = self.find(tenant, name) {
+            return at;
+        }
+        let at = self.slab.insert(Queue { tenant, name: name.clone(), row: None, groups: Vec::new() });
+        self.by_name.insert((tenant, name.clone()), at);
+        at
+    }
+
+    pub fn group(&self, queue: Ref, name: &str) -> Option<Ref> {
+        self.slab[queue].groups.iter().copied().find(|&g| *self.groups[g].name == *name)
+    }
+
+    pub fn group_entry(&mut self, queue: Ref, name: &Arc<str>) -> Ref {
+        if let Some(at) = self.group(queue, name) {
+            return at;
+        }
+        let at = self.groups.insert(Group {
+            queue,
+            name: name.clone(),
+            id: GroupId(0),
+            state: GroupState::Unknown,
+            registered: false,
+            ready: VecDeque::new(),
+            waiters: VecDeque::new(),
+            pops: Vec::new(),
+            seeding: 0,
+            epoch: 0,
+        });
+        self.slab[queue].groups.push(at);
+        at
+    }
+
+    pub fn options(&self, queue: Ref) -> Options {
+        self.slab[queue].options()
+    }
+
+    /// Forgets a queue without groups.
+    pub fn remove(&mut self, at: Ref) {
+        if let Some(queue) = self.slab.remove(at) {
+            self.by_name.remove(&(queue.tenant, queue.name));
+            for group in queue.groups {
+                self.groups.remove(group);
+            }
+        }
+    }
+}

@@ -1,0 +1,519 @@
+//! One shard: commands and answers of the store come in, verdicts and asks of the store go out.
+//!
+//!     push  append: admit > provision > load window > judge > close > settle
+//!     pop   claim:  open group > scan > select > (cold read) > move > verdict
+//!     ack   settle: find lane > find cursor > resolve keys > rule > move > verdict
+//!
+//! Holds: at most one append and one move commit in flight; one operation per cursor at a time; every answered
+//! command gets exactly one reply. Does not know SQL or HTTP, reads no clock, never waits.
+
+use crate::append::{AppendFlight, PushJob};
+use crate::calls::{Calls, Pending};
+use crate::claim::PopJob;
+use crate::command::{Command, Event, PopFrom, Verdict, Watch};
+use crate::effect::{Call, Effect, QueueRow};
+use crate::ids::{Micros, Slot, Stamp, TenantId};
+use crate::lane::{Lane, Lanes};
+use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
+use crate::moves::Moves;
+use crate::place::LaneKey;
+use crate::queue::{GroupState, Queues};
+use crate::settle::AckJob;
+use crate::slab::{Ref, Slab};
+use crate::standing::{Standing, standing};
+use hashbrown::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+/// Something to look at again at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// The lease, delay or window of a lane's group may be over.
+    Offer { lane: Ref, group: Ref },
+    /// A lane whose row was locked may try to close again.
+    Close { lane: Ref },
+}
+
+#[derive(Debug)]
+struct Watched {
+    /// The group of a wildcard watch, or the names' hash of a pinned one.
+    on: WatchOn,
+    fired: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WatchOn {
+    Group(Ref),
+    Lane(u64),
+}
+
+/// See the module.
+pub struct Shard {
+    pub(crate) config: ShardConfig,
+    pub(crate) now: Micros,
+    /// PostgreSQL's clock at `.1`.
+    clock: Option<(Stamp, Micros)>,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) lanes: Lanes,
+    pub(crate) queues: Queues,
+    pub(crate) calls: Calls,
+    pub(crate) pushes: Slab<PushJob>,
+    pub(crate) pops: Slab<PopJob>,
+    pub(crate) acks: Slab<AckJob>,
+    /// Lanes with drafts that may close, in order.
+    pub(crate) closing: VecDeque<Ref>,
+    /// Lanes to provision with the next call.
+    pub(crate) provision: Vec<Ref>,
+    pub(crate) append_flight: Option<AppendFlight>,
+    pub(crate) moves: Moves,
+    pub(crate) commits: u64,
+    timers: BinaryHeap<Reverse<(Micros, Timer)>>,
+    watches: HashMap<Slot, Watched>,
+    pinned: HashMap<u64, VecDeque<(Slot, Arc<str>)>>,
+    absent: HashMap<u64, Micros>,
+    pub(crate) window_bytes: usize,
+    window_hand: usize,
+    pub(crate) tail_bytes: usize,
+    pub(crate) tail_order: VecDeque<Ref>,
+}
+
+impl Shard {
+    pub fn new(config: ShardConfig) -> Shard {
+        Shard {
+            config,
+            now: Micros(0),
+            clock: None,
+            effects: Vec::new(),
+            lanes: Lanes::default(),
+            queues: Queues::default(),
+            calls: Calls::default(),
+            pushes: Slab::default(),
+            pops: Slab::default(),
+            acks: Slab::default(),
+            closing: VecDeque::new(),
+            provision: Vec::new(),
+            append_flight: None,
+            moves: Moves::default(),
+            commits: 0,
+            timers: BinaryHeap::new(),
+            watches: HashMap::new(),
+            pinned: HashMap::new(),
+            absent: HashMap::new(),
+            window_bytes: 0,
+            window_hand: 0,
+            tail_bytes: 0,
+            tail_order: VecDeque::new(),
+        }
+    }
+
+    /// Takes every event, then closes what may close. `now` never goes back.
+    pub fn turn(&mut self, now: Micros, events: &mut Vec<Event>, effects: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
+        for event in events.drain(..) {
+            match event {
+                Event::Clock { now, at } => self.clock = Some((now, at)),
+                Event::Command { slot, command } => self.admit(slot, command),
+                Event::Appended { commit, result } => self.settle_append(commit, result),
+                Event::Moved { commit, result } => self.settle_moves(commit, result),
+                Event::Returned { call, result } => self.resume(call, result),
+            }
+        }
+        self.fire_timers();
+        self.send_provision();
+        self.close_lanes();
+        self.close_moves();
+        self.send_calls();
+        self.keep_budgets();
+        effects.append(&mut self.effects);
+    }
+
+    /// When a turn is wanted though nothing happens.
+    pub fn deadline(&self) -> Option<Micros> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    fn admit(&mut self, slot: Slot, command: Command) {
+        match command {
+            Command::Push { drafts } => self.push(slot, drafts),
+            Command::Pop(pop) => self.pop(slot, pop),
+            Command::Watch(watch) => self.watch(slot, watch),
+            Command::Unwatch => self.unwatch(slot),
+            Command::Ack { sets } => self.ack(slot, sets),
+            Command::GiveBack { lease, claims } => self.give_back(lease, claims),
+            Command::QueueChanged { tenant, queue } => self.queue_changed(slot, tenant, queue),
+        }
+    }
+
+    pub(crate) fn reply(&mut self, slot: Slot, verdict: Verdict) {
+        self.effects.push(Effect::Reply { slot, verdict });
+    }
+
+    // ---- clock and timers
+
+    pub(crate) fn read_clock(&mut self, now: Stamp) {
+        self.clock = Some((now, self.now));
+    }
+
+    /// A lower bound of PostgreSQL's clock: its last reading and the time since the receipt.
+    pub(crate) fn stamp(&self) -> Stamp {
+        match self.clock {
+            Some((stamp, at)) => Stamp(stamp.0 + self.now.since(at) as i64),
+            None => Stamp(0),
+        }
+    }
+
+    pub(crate) fn arm(&mut self, at: Micros, timer: Timer) {
+        self.timers.push(Reverse((at, timer)));
+    }
+
+    fn fire_timers(&mut self) {
+        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
+            if at > self.now {
+                break;
+            }
+            self.timers.pop();
+            match timer {
+                Timer::Offer { lane, group } => {
+                    if let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) {
+                        if cursor.timer == Some(at) {
+                            cursor.timer = None;
+                        }
+                        self.offer(lane, group);
+                    }
+                }
+                Timer::Close { lane } => self.prepare(lane),
+            }
+        }
+    }
+
+    // ---- readiness and waking
+
+    /// Looks at what a group may do with a lane, and acts on it: into the ready ring (and wake a waiter), a timer for
+    /// the end of a lease or a hold, or nothing.
+    pub(crate) fn offer(&mut self, lane_ref: Ref, group_ref: Ref) {
+        let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { return };
+        let Some(group) = self.queues.groups.get_mut(group_ref) else { return };
+        if matches!(group.state, GroupState::Unknown | GroupState::Opening) {
+            // Its scan, still to come, will find the lane; who waits is told to ask.
+            self.wake_group(group_ref);
+            self.wake_pinned(lane_ref, group_ref);
+            return;
+        }
+        let options = self.queues.slab[lane.queue].options();
+        let stamp = match self.clock {
+            Some((stamp, at)) => Stamp(stamp.0 + self.now.since(at) as i64),
+            None => Stamp(0),
+        };
+        let cursor = lane.cursor(group_ref);
+        match standing(lane, cursor, &options, self.now, stamp, self.config.window_batch) {
+            Standing::Nothing | Standing::Busy => {}
+            Standing::Until(at) => {
+                let cursor = lane.cursor_entry(group_ref);
+                if cursor.timer.is_none_or(|armed| at < armed) {
+                    cursor.timer = Some(at);
+                    self.arm(at, Timer::Offer { lane: lane_ref, group: group_ref });
+                }
+            }
+            Standing::Ready { .. } | Standing::Unread => {
+                let cursor = lane.cursor_entry(group_ref);
+                if !cursor.in_ready {
+                    cursor.in_ready = true;
+                    group.ready.push_back(lane_ref);
+                }
+                self.wake_group(group_ref);
+                self.wake_pinned(lane_ref, group_ref);
+            }
+        }
+    }
+
+    /// Offers a lane to every group of its queue.
+    pub(crate) fn offer_all(&mut self, lane: Ref) {
+        let Some(queue) = self.lanes.slab.get(lane).map(|l| l.queue) else { return };
+        for i in 0..self.queues.slab[queue].groups.len() {
+            let group = self.queues.slab[queue].groups[i];
+            self.offer(lane, group);
+        }
+        if !self.pinned.is_empty() {
+            self.wake_lane_watches(lane);
+        }
+    }
+
+    fn wake_group(&mut self, group: Ref) {
+        let Some(group) = self.queues.groups.get_mut(group) else { return };
+        while let Some(slot) = group.waiters.pop_front() {
+            if let Some(watched) = self.watches.get_mut(&slot) {
+                watched.fired = true;
+                self.effects.push(Effect::Wake { slot });
+                return;
+            }
+        }
+    }
+
+    fn wake_pinned(&mut self, lane: Ref, group: Ref) {
+        if self.pinned.is_empty() {
+            return;
+        }
+        let hash = self.lanes[lane].key.hash();
+        let name = self.queues.groups[group].name.clone();
+        self.wake_hash(hash, Some(&name));
+    }
+
+    /// Wakes one watch of each group on a lane whatever the engine knows of the groups: they will ask.
+    fn wake_lane_watches(&mut self, lane: Ref) {
+        let hash = self.lanes[lane].key.hash();
+        self.wake_hash(hash, None);
+    }
+
+    fn wake_hash(&mut self, hash: u64, group: Option<&str>) {
+        let Some(waiting) = self.pinned.get_mut(&hash) else { return };
+        let mut woken: Vec<Arc<str>> = Vec::new();
+        waiting.retain(|(slot, name)| {
+            let wanted = group.is_none_or(|g| g == &**name) && !woken.contains(name);
+            if !wanted {
+                return true;
+            }
+            if let Some(watched) = self.watches.get_mut(slot) {
+                watched.fired = true;
+                woken.push(name.clone());
+                self.effects.push(Effect::Wake { slot: *slot });
+            }
+            false
+        });
+        if waiting.is_empty() {
+            self.pinned.remove(&hash);
+        }
+    }
+
+    fn watch(&mut self, slot: Slot, watch: Watch) {
+        match &watch.from {
+            PopFrom::Queue { tenant, queue } => {
+                let queue = self.queues.entry(*tenant, queue);
+                let group = self.queues.group_entry(queue, &watch.group);
+                self.watches.insert(slot, Watched { on: WatchOn::Group(group), fired: false });
+                self.queues.groups[group].waiters.push_back(slot);
+                let known = self.queues.groups[group].state == GroupState::Open;
+                if !known || !self.queues.groups[group].ready.is_empty() {
+                    self.wake_group(group);
+                }
+            }
+            PopFrom::Partition(key) => {
+                self.watches.insert(slot, Watched { on: WatchOn::Lane(key.hash()), fired: false });
+                self.pinned.entry(key.hash()).or_default().push_back((slot, watch.group.clone()));
+                let ready = self.lanes.find(key).is_some_and(|lane| {
+                    let group = self.queues.group(self.lanes[lane].queue, &watch.group);
+                    group.is_none_or(|g| self.lanes[lane].cursor(g).is_some_and(|c| c.in_ready))
+                });
+                if ready {
+                    self.wake_hash(key.hash(), Some(&watch.group));
+                }
+            }
+        }
+    }
+
+    /// Forgets a watch. One that had fired passes its hint on: its owner may have left without asking.
+    fn unwatch(&mut self, slot: Slot) {
+        let Some(watched) = self.watches.remove(&slot) else { return };
+        match watched.on {
+            WatchOn::Group(group) => {
+                let Some(state) = self.queues.groups.get_mut(group) else { return };
+                if watched.fired {
+                    if !state.ready.is_empty() {
+                        self.wake_group(group);
+                    }
+                } else {
+                    state.waiters.retain(|s| *s != slot);
+                    let queue = state.queue;
+                    self.forget_empty_queue(queue);
+                }
+            }
+            WatchOn::Lane(hash) => {
+                if watched.fired {
+                    self.wake_hash(hash, None);
+                } else if let Some(waiting) = self.pinned.get_mut(&hash) {
+                    waiting.retain(|(s, _)| *s != slot);
+                    if waiting.is_empty() {
+                        self.pinned.remove(&hash);
+                    }
+                }
+            }
+        }
+    }
+
+    // ---- lanes and queues
+
+    /// The memory of a lane, made when there is none.
+    pub(crate) fn lane_entry(&mut self, key: &LaneKey) -> Ref {
+        if let Some(at) = self.lanes.find(key) {
+            return at;
+        }
+        let queue = self.queues.entry(key.tenant, &key.queue);
+        let name = self.queues.slab[queue].name.clone();
+        let key = LaneKey::new(key.tenant, name, key.partition.clone());
+        self.absent.remove(&key.hash());
+        self.lanes.insert(Lane::new(key, queue, self.now))
+    }
+
+    /// Whether a partition was looked up a moment ago and did not exist.
+    pub(crate) fn is_absent(&self, key: &LaneKey) -> bool {
+        self.absent.get(&key.hash()).is_some_and(|at| self.now.since(*at) < ABSENT_US)
+    }
+
+    pub(crate) fn note_absent(&mut self, key: &LaneKey) {
+        if self.absent.len() >= ABSENT_MAX {
+            self.absent.clear();
+        }
+        self.absent.insert(key.hash(), self.now);
+    }
+
+    /// The queue's row, as some answer told it.
+    pub(crate) fn learn_queue(&mut self, queue: Ref, row: QueueRow) {
+        self.queues.slab[queue].row = Some(row);
+    }
+
+    fn queue_changed(&mut self, slot: Slot, tenant: TenantId, queue: Arc<str>) {
+        if self.queues.find(tenant, &queue).is_none() {
+            return self.reply(slot, Verdict::Done);
+        }
+        self.absent.clear();
+        self.ask(Call::FindQueue { tenant, queue: queue.clone() }, Pending::FindQueue { slot, tenant, queue });
+    }
+
+    /// The store's word on a queue that changed: other options, or another queue (or none) under the name.
+    pub(crate) fn queue_found(&mut self, tenant: TenantId, name: &Arc<str>, row: Option<QueueRow>) {
+        let Some(queue) = self.queues.find(tenant, name) else { return };
+        let old = self.queues.slab[queue].row;
+        match (old, row) {
+            (Some(old), Some(new)) if old.id == new.id => {
+                self.queues.slab[queue].row = Some(new);
+                self.revisit_lanes(queue);
+            }
+            (None, Some(new)) => self.queues.slab[queue].row = Some(new),
+            _ => {
+                self.forget_queue(queue);
+                self.queues.slab[queue].row = row;
+                self.forget_empty_queue(queue);
+            }
+        }
+    }
+
+    fn revisit_lanes(&mut self, queue: Ref) {
+        let lanes: Vec<Ref> = self.lanes.slab.refs().filter(|&l| self.lanes[l].queue == queue).collect();
+        for lane in lanes {
+            self.offer_all(lane);
+        }
+    }
+
+    /// Drops all memory of a queue's partitions and groups. Drafts that wait are judged again from the names; who
+    /// waits for messages is woken and asks again.
+    pub(crate) fn forget_queue(&mut self, queue: Ref) {
+        let lanes: Vec<Ref> = self.lanes.slab.refs().filter(|&l| self.lanes[l].queue == queue).collect();
+        for lane in lanes {
+            self.forget_lane(lane);
+        }
+        for i in 0..self.queues.slab[queue].groups.len() {
+            let group = self.queues.slab[queue].groups[i];
+            let state = &mut self.queues.groups[group];
+            state.state = GroupState::Unknown;
+            state.epoch += 1;
+            state.seeding = 0;
+            state.registered = false;
+            state.ready.clear();
+            for pop in std::mem::take(&mut state.pops) {
+                self.run_pop(pop);
+            }
+            for _ in 0..self.queues.groups[group].waiters.len() {
+                self.wake_group(group);
+            }
+        }
+        self.queues.slab[queue].row = None;
+    }
+
+    /// Drops all memory of a partition; what waits for it starts again.
+    pub(crate) fn forget_lane(&mut self, at: Ref) {
+        let Some(lane) = self.lanes.remove(at) else { return };
+        self.window_bytes = self.window_bytes.saturating_sub(lane.window.bytes());
+        self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.bytes());
+        if !lane.drafts.is_empty() {
+            let again = self.lane_entry(&lane.key);
+            self.lanes[again].drafts.extend(lane.drafts);
+            self.prepare(again);
+        }
+        for ticket in lane.cursors.into_iter().flat_map(|c| c.waiting) {
+            self.start_set(ticket);
+        }
+    }
+
+    /// A queue nobody waits for and of which nothing is known takes no memory.
+    fn forget_empty_queue(&mut self, queue: Ref) {
+        let Some(state) = self.queues.slab.get(queue) else { return };
+        if state.row.is_some() {
+            return;
+        }
+        let used = state.groups.iter().any(|&g| {
+            let group = &self.queues.groups[g];
+            !group.waiters.is_empty() || !group.pops.is_empty() || group.state != GroupState::Unknown
+        });
+        if !used && !self.lanes.slab.refs().any(|l| self.lanes[l].queue == queue) {
+            self.queues.remove(queue);
+        }
+    }
+
+    // ---- budgets
+
+    fn keep_budgets(&mut self) {
+        while self.tail_bytes > self.config.tail_bytes_max {
+            let Some(at) = self.tail_order.pop_front() else { break };
+            let Some(lane) = self.lanes.slab.get_mut(at) else { continue };
+            self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.drop_front());
+            lane.in_tail_order = lane.tail.first().is_some();
+            if lane.in_tail_order {
+                self.tail_order.push_back(at);
+            }
+        }
+        let places = self.lanes.slab.len().min(SWEEP_STEP);
+        for _ in 0..places {
+            if self.window_bytes <= self.config.window_bytes_max {
+                break;
+            }
+            self.window_hand = self.window_hand.wrapping_add(1);
+            let Some(at) = self.lanes.slab.at_hand(self.window_hand) else { continue };
+            let lane = &mut self.lanes[at];
+            let idle = lane.drafts.is_empty() && self.now.since(lane.touched) > WINDOW_IDLE_US;
+            if idle && lane.state == crate::lane::LaneState::Ready && lane.window.bytes() > 0 {
+                self.window_bytes = self.window_bytes.saturating_sub(lane.window.bytes());
+                lane.window.clear();
+                lane.window_since = crate::lane::SINCE_NEVER;
+            }
+        }
+    }
+
+    /// What the shard holds, for gauges.
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            lanes: self.lanes.slab.len(),
+            queues: self.queues.slab.len(),
+            window_bytes: self.window_bytes,
+            tail_bytes: self.tail_bytes,
+            waiting_drafts: self.pushes.len(),
+            waiting_pops: self.pops.len(),
+            waiting_acks: self.acks.len(),
+            watches: self.watches.len(),
+            calls: self.calls.len(),
+        }
+    }
+}
+
+/// See [`Shard::sizes`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    pub lanes: usize,
+    pub queues: usize,
+    pub window_bytes: usize,
+    pub tail_bytes: usize,
+    pub waiting_drafts: usize,
+    pub waiting_pops: usize,
+    pub waiting_acks: usize,
+    pub watches: usize,
+    pub calls: usize,
+}

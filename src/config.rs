@@ -1,2 +1,0 @@
-//! (to be written)
-pub struct Config {}

@@ -1,0 +1,127 @@
+//! The accept loop of one shard, and what its connections share.
+
+use super::answer::http_date;
+use super::budget::Budget;
+use super::connection::Connection;
+use super::watch::Clock;
+use super::{Limits, Service};
+use crate::limits::{ACCEPT_PAUSE, CLOSING_GRACE};
+use crate::rt::{Listener, Stream, race, sleep, spawn, timeout, yield_now};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::SystemTime;
+
+/// What the connections of one shard share.
+pub(super) struct Shared<S> {
+    pub service: Rc<S>,
+    pub limits: Limits,
+    pub clock: Clock,
+    pub budget: Rc<Budget>,
+    /// Open connections.
+    count: Cell<usize>,
+    /// The accept loop, when it waits for one to close.
+    waiting: RefCell<Option<Waker>>,
+    /// The `Date` of this second.
+    date: RefCell<(u64, Rc<str>)>,
+}
+
+/// Accepts and serves connections until the service shuts down; then stops accepting, closes idle connections, lets
+/// requests be answered, and returns when the last connection has closed. The caller bounds that wait.
+pub async fn serve<S: Service>(service: Rc<S>, listener: Listener, limits: Limits) {
+    let shared = Rc::new(Shared {
+        clock: Clock::new(limits.tick),
+        budget: Budget::new(limits.body_budget_bytes),
+        service,
+        limits,
+        count: Cell::new(0),
+        waiting: RefCell::default(),
+        date: RefCell::new((0, "".into())),
+    });
+    let ticking = Rc::downgrade(&shared);
+    spawn(async move {
+        while let Some(shared) = ticking.upgrade() {
+            shared.clock.tick();
+            let period = shared.limits.tick;
+            drop(shared);
+            sleep(period).await;
+        }
+    });
+    race(shared.service.shutdown(), shared.accept(&listener)).await;
+    shared.clock.close_after_answers();
+    while let Some(stream) = listener.accept_waiting().await {
+        shared.start(stream);
+    }
+    drop(listener);
+    sleep(CLOSING_GRACE).await;
+    shared.clock.close_idle();
+    shared.below(1).await;
+}
+
+impl<S: Service> Shared<S> {
+    /// Never returns.
+    async fn accept(self: &Rc<Self>, listener: &Listener) {
+        let mut accepted_in_turn = 0;
+        loop {
+            if self.count.get() >= self.limits.connections {
+                // Room is made at the cost of whoever is idle; without one, newcomers wait in the kernel.
+                while self.count.get() >= self.limits.connections {
+                    self.clock.make_room();
+                    timeout(self.limits.tick, self.below(self.limits.connections)).await;
+                }
+                self.clock.has_room();
+            }
+            match listener.accept().await {
+                Ok(stream) => self.start(stream),
+                // A peer that left before it was accepted; descriptors or memory ran out. Both pass.
+                Err(e) if is_shortage(&e) => sleep(ACCEPT_PAUSE).await,
+                Err(_) => {}
+            }
+            accepted_in_turn += 1;
+            if accepted_in_turn % 32 == 0 {
+                yield_now().await;
+            }
+        }
+    }
+
+    fn start(self: &Rc<Self>, stream: Stream) {
+        self.count.set(self.count.get() + 1);
+        let connection = Connection::new(self.clone(), stream);
+        spawn(connection.run());
+    }
+
+    /// A connection has closed.
+    pub(super) fn closed(&self) {
+        self.count.set(self.count.get() - 1);
+        if let Some(waker) = self.waiting.take() {
+            waker.wake();
+        }
+    }
+
+    /// Waits until fewer than `count` connections are open.
+    async fn below(&self, count: usize) {
+        std::future::poll_fn(|cx| {
+            if self.count.get() < count {
+                return Poll::Ready(());
+            }
+            *self.waiting.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The `Date` header's value; made once a second.
+    pub(super) fn date(&self) -> Rc<str> {
+        let now = SystemTime::now();
+        let secs = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let mut date = self.date.borrow_mut();
+        if date.0 != secs || date.1.is_empty() {
+            *date = (secs, http_date(now).into());
+        }
+        date.1.clone()
+    }
+}
+
+fn is_shortage(e: &std::io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}

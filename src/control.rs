@@ -1,0 +1,307 @@
+//! The control thread, which is the main thread: brings the store up, watches it, answers state calls, ends the broker.
+//!
+//!     embedded PostgreSQL -> boot (schema, facts) -> StoreReady to every shard -> a pulse every second
+//!     State -> admin connection -> StateReply;  Signal -> Shutdown to every shard -> Finished -> stop PostgreSQL
+//!
+//! Holds: the port is open before the store is there; the embedded server is started from this thread and no other,
+//! because the kernel ends it with the thread that started it.
+
+use crate::config::Postgres;
+use crate::embedded::{Embedded, Status};
+use crate::mail::{Mail, Shared, now};
+use crate::rt;
+use crate::store::migrate::{BootError, StoreFacts, boot};
+use crate::store::{self, Conn, Target};
+use crate::telemetry::rates::Rates;
+use crate::telemetry::screen;
+use queen_shards::ids::Micros;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Between pulses: a lost store shows in `/health` within two of them. Source: operations 5.1.
+const PULSE: Duration = Duration::from_secs(1);
+/// A probe that takes longer counts as lost.
+const PROBE_MAX: Duration = Duration::from_secs(1);
+/// Between tries to bring the schema up while the store is away.
+const BOOT_PAUSE: Duration = Duration::from_millis(250);
+/// Requests in flight get so long at a shutdown before their connections are cut.
+const SHUTDOWN_MAX: Duration = Duration::from_millis(1500);
+/// Rows a step of the clean-up after deleted queues takes, and the pause between steps that found something.
+const PURGE_ROWS: i32 = 1000;
+const PURGE_PAUSE: Duration = Duration::from_secs(5);
+
+/// How the broker ended.
+pub type Ended = Result<(), String>;
+
+struct Control {
+    shared: Shared,
+    started: Instant,
+    driver: String,
+    admin: RefCell<Option<Rc<Conn>>>,
+    finished: Cell<usize>,
+    stopping: Cell<bool>,
+    fatal: RefCell<Option<String>>,
+}
+
+/// Runs until the broker is told to end. `embedded`: prepared, not started; on this thread.
+pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instant, driver: String) -> Ended {
+    let control = Rc::new(Control {
+        shared,
+        started,
+        driver,
+        admin: RefCell::default(),
+        finished: Cell::new(0),
+        stopping: Cell::new(false),
+        fatal: RefCell::default(),
+    });
+    let target = match (&embedded, &control.shared.config.postgres) {
+        (Some(embedded), _) => embedded.target(),
+        (None, Postgres::Server(config)) => Target::server((**config).clone()),
+        (None, Postgres::Embedded) => return Err("no embedded PostgreSQL was prepared".into()),
+    };
+    let about = match &embedded {
+        Some(embedded) => format!("embedded PostgreSQL {} in {}", embedded.major(), embedded.data().display()),
+        None => format!("PostgreSQL at {target}"),
+    };
+    if let Some(embedded) = &mut embedded {
+        embedded.start();
+    }
+    rt::spawn(control.clone().bring_up(target, about));
+    rt::spawn(control.clone().rates());
+    rt::race(control.clone().mail(), control.watch(&mut embedded)).await;
+    control.end(embedded).await
+}
+
+impl Control {
+    // ---- the store
+
+    /// Waits for the store, applies the schema, tells the shards, then keeps watching.
+    async fn bring_up(self: Rc<Self>, target: Target, about: String) {
+        let Some(facts) = self.wait_for_store(&target).await else { return };
+        for warning in &facts.warnings {
+            crate::warning!("boot", warning);
+        }
+        self.budget(&facts);
+        *self.admin.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("control"))));
+        let pulse = Conn::new(target.clone(), self.name("pulse"));
+        let mut clock = self.probe(&pulse).await;
+        while clock.is_none() && !self.stopping.get() {
+            rt::sleep(BOOT_PAUSE).await;
+            clock = self.probe(&pulse).await;
+        }
+        for shard in 0..self.shared.shards {
+            let ready = Mail::StoreReady { target: target.clone(), hash_secret: facts.hash_secret };
+            self.shared.hub.send_wait(shard, Mail::Pulse { clock }).await;
+            self.shared.hub.send_wait(shard, ready).await;
+        }
+        self.announce(&about);
+        rt::spawn(self.clone().purge(target));
+        loop {
+            rt::sleep(PULSE).await;
+            let clock = self.probe(&pulse).await;
+            for shard in 0..self.shared.shards {
+                self.shared.hub.send_wait(shard, Mail::Pulse { clock }).await;
+            }
+        }
+    }
+
+    async fn wait_for_store(&self, target: &Target) -> Option<StoreFacts> {
+        let mut said = false;
+        while !self.stopping.get() {
+            match boot(target, self.shared.config.apply_schema).await {
+                Ok(facts) => return Some(facts),
+                Err(BootError::Wait(error)) => {
+                    if !std::mem::replace(&mut said, true) && !matches!(self.shared.config.postgres, Postgres::Embedded) {
+                        crate::warning!("boot", "waiting for PostgreSQL", target = target, error = error);
+                    }
+                }
+                Err(BootError::Unfit(why)) => {
+                    self.fail(why);
+                    return None;
+                }
+            }
+            rt::sleep(BOOT_PAUSE).await;
+        }
+        None
+    }
+
+    /// The store's clock, and a moment on ours that is not before it.
+    async fn probe(&self, conn: &Conn) -> Option<(queen_shards::ids::Stamp, Micros)> {
+        let stamp = store::within(conn, PROBE_MAX, async |client| store::ping(client).await).await.ok()?;
+        Some((stamp, now()))
+    }
+
+    /// Says what the broker takes of the connections there are. Source: architecture 13, rule 27.
+    fn budget(&self, facts: &StoreFacts) {
+        let takes = 3 * self.shared.shards + 2;
+        let pool = self.shared.config.db_pool_size;
+        let fits = takes <= pool && takes <= facts.connections_max as usize;
+        let line = format!("takes {takes} connections of {} (DB_POOL_SIZE {pool})", facts.connections_max);
+        match fits {
+            true => crate::info!("boot", line, server = facts.server_version),
+            false => crate::warning!("boot", format!("{line}: lower QUEEN_SHARDS or raise max_connections")),
+        }
+    }
+
+    fn announce(&self, about: &str) {
+        let config = &self.shared.config;
+        let address = config.listen();
+        crate::info!(
+            "boot",
+            "listening",
+            version = env!("CARGO_PKG_VERSION"),
+            address = address,
+            shards = self.shared.shards,
+            driver = self.driver,
+            store = about,
+            pool = config.db_pool_size,
+        );
+        if screen::wanted() {
+            let boot = screen::Boot {
+                version: env!("CARGO_PKG_VERSION"),
+                address: &address,
+                driver: &self.driver,
+                shards: self.shared.shards,
+                postgres: about,
+                ready: self.started.elapsed(),
+                open: true,
+            };
+            crate::telemetry::log::print(&screen::text(&boot));
+        }
+    }
+
+    /// Removes what deleted queues left behind, in steps nothing waits for.
+    async fn purge(self: Rc<Self>, target: Target) {
+        let conn = Conn::new(target, self.name("purge"));
+        loop {
+            let limit = self.shared.config.stmt_timeout;
+            let purged = store::within(&conn, limit, async |client| store::purge_dead(client, PURGE_ROWS).await).await;
+            let pause = if matches!(purged, Ok(n) if n > 0) { Duration::from_millis(50) } else { PURGE_PAUSE };
+            rt::sleep(pause).await;
+        }
+    }
+
+    // ---- mail
+
+    async fn mail(self: Rc<Self>) {
+        let Ok(mut mailbox) = self.shared.hub.inbox(self.shared.control()) else {
+            return self.fail("no descriptor is left for the control thread's mailbox".into());
+        };
+        let mut mail = Vec::new();
+        loop {
+            mailbox.drain(&mut mail, 64);
+            for mail in mail.drain(..) {
+                match mail {
+                    Mail::State { slot, call } => rt::spawn(self.clone().state(slot, call)),
+                    Mail::Signal if self.stopping.replace(true) => {
+                        crate::warning!("shutdown", "second signal: ending at once");
+                        return;
+                    }
+                    Mail::Signal => {
+                        crate::info!("shutdown", "signal received");
+                        rt::spawn(self.clone().shut_down());
+                    }
+                    Mail::Finished => {
+                        self.finished.set(self.finished.get() + 1);
+                        if self.finished.get() == self.shared.shards {
+                            return;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            mailbox.wait().await;
+        }
+    }
+
+    async fn state(self: Rc<Self>, slot: queen_shards::ids::Slot, call: crate::state::StateCall) {
+        let conn = self.admin.borrow().clone();
+        let limit = self.shared.config.stmt_timeout;
+        let reply = match conn {
+            Some(conn) => store::within(&conn, limit, async |client| store::state(client, &call).await).await,
+            None => Err(queen_shards::effect::StoreError::Unavailable("the store has not been reached yet".into())),
+        };
+        if let Err(error) = &reply {
+            store::log_error(error);
+        }
+        self.shared.hub.send_wait(slot.shard(), Mail::StateReply { slot, reply }).await;
+    }
+
+    async fn shut_down(self: Rc<Self>) {
+        for shard in 0..self.shared.shards {
+            self.shared.hub.send_wait(shard, Mail::Shutdown).await;
+        }
+    }
+
+    async fn rates(self: Rc<Self>) {
+        let mut rates = Rates::new(self.shared.metrics.clone());
+        loop {
+            rt::sleep(self.shared.config.log_rates).await;
+            rates.log();
+        }
+    }
+
+    // ---- the embedded server
+
+    /// Keeps the embedded server running. Ends when it cannot be, or when a fatal error was met.
+    async fn watch(&self, embedded: &mut Option<Embedded>) {
+        let mut told = "";
+        loop {
+            if self.fatal.borrow().is_some() {
+                return;
+            }
+            let mut pause = Duration::from_millis(100);
+            if let Some(embedded) = embedded {
+                let (status, next) = embedded.poll();
+                pause = next;
+                match status {
+                    Status::Starting(what) if what != told => {
+                        told = what;
+                        crate::info!("boot", "embedded PostgreSQL", status = what);
+                    }
+                    Status::Died(how) => {
+                        told = "";
+                        crate::error!("db", "embedded PostgreSQL died and is started again", how = how);
+                    }
+                    Status::Failed(error) => return self.fail(error.to_string()),
+                    _ => {}
+                }
+            }
+            rt::sleep(pause).await;
+        }
+    }
+
+    fn fail(&self, why: String) {
+        *self.fatal.borrow_mut() = Some(why);
+    }
+
+    fn name(&self, role: &str) -> String {
+        format!("queen {} {role}", self.shared.config.server_id)
+    }
+
+    /// The last steps: shards have answered, or had their time.
+    async fn end(&self, embedded: Option<Embedded>) -> Ended {
+        if let Some(mut embedded) = embedded {
+            let stopped = embedded.stop();
+            crate::info!(
+                "shutdown",
+                "embedded PostgreSQL stopped",
+                took_ms = stopped.took.as_millis(),
+                clean = stopped.clean
+            );
+        }
+        match self.fatal.borrow_mut().take() {
+            Some(why) => Err(why),
+            None => {
+                crate::info!("shutdown", "shutdown complete");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// How long a shard lets its connections finish.
+pub fn grace() -> Duration {
+    SHUTDOWN_MAX
+}

@@ -1,0 +1,17 @@
+//! Reading and writing JSON without building values.
+//!
+//!     scan: bytes -> keys, texts and verbatim values, in one pass     text: names, ids, numbers -> bytes
+//!     time: stamps <-> text
+//!
+//! Bodies of the message plane are read and written by these alone, so there is one parser, one winner among
+//! duplicate keys and one bound on depth.
+
+#[cfg(test)]
+pub mod nasty;
+pub mod scan;
+pub mod text;
+pub mod time;
+
+pub use scan::{JSON_DEPTH_MAX, JsonError, Kind, Scanner, Text};
+pub use text::{error_body, push_int, push_quoted, push_uuid};
+pub use time::{parse_stamp, push_stamp};

@@ -1,0 +1,576 @@
+//! The three pop routes: query -> asks of the owner shards -> rendered messages, or a parked wait.
+//!
+//!     query > asks, shard after shard, sharing one lease > claims > render
+//!                nothing there: watch the owners, ask again at a wake, until the deadline
+//!
+//! Holds: an empty answer never comes before the deadline of a waiting pop; `batch` and `partitions` are never
+//! exceeded; claims that do not reach the client are given back (by the connection, or by the drop of what holds them
+//! here). A wake is only a hint to ask. Does not decide what is deliverable: the engine does.
+//! Conflation is refused, not imitated: a group that believes it conflates must not get every message.
+
+pub mod query;
+pub mod render;
+
+use super::json::error_body;
+use super::push::parse::NAME_MAX;
+use super::routes::Params;
+use super::{Request, Response};
+use crate::core_thread::{Core, WatchGuard};
+use crate::state::{StateCall, StateFn};
+use futures_util::future::{Either, pending, select, select_all};
+use queen_shards::command::{Claim, Command, Pop, PopFrom, QUEUE_MODE, Start, Verdict, Watch};
+use queen_shards::effect::StoreError;
+use queen_shards::ids::{GroupId, LeaseId, Micros, PartitionId, TenantId};
+use queen_shards::lease_id::LeaseSeed;
+use queen_shards::place::LaneKey;
+use query::Query;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `batch` of a pop that names none. Source: data plane 4.1.
+const BATCH_DEFAULT: u32 = 200;
+/// `partitions` that autopilot chooses: all ready ones, up to this. Source: data plane 4.11.
+const AUTOPILOT_PARTITIONS: u32 = 64;
+/// Inflated bytes of one answer: many times a full batch of usual messages, and small beside what a broker has. One
+/// message is delivered however large it is.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// A parked pop asks again after this even without a wake. Source: data plane 4.5, the periodic re-check.
+const RECHECK: u64 = 1_000_000;
+/// How often a pop that waits for its batch to fill (minPopWaitTime) counts again, in memory.
+const FILL_RECOUNT: u64 = 10_000;
+/// Wakes in a row that led to nothing before asks are spaced out: others were faster, or the hint was wrong.
+const EMPTY_WAKES: u32 = 3;
+/// Longest space between asks after empty wakes.
+const EMPTY_WAKE_PAUSE_MAX: u64 = 50_000;
+/// Names of matched queues are read again after this. Source: data plane 4.5, one re-check a second.
+const MATCHED_AGE_MAX: u64 = 1_000_000;
+/// Entries of the per-thread tables below; beyond it they start anew.
+const TABLE_MAX: usize = 4096;
+
+/// What a pop takes from the configuration.
+#[derive(Clone, Debug)]
+pub struct PopSettings {
+    /// DEFAULT_TIMEOUT, else POP_DEFAULT_TIMEOUT_MS.
+    pub timeout_ms: u64,
+    /// DEFAULT_SUBSCRIPTION_MODE: [`Start::New`] or [`Start::All`].
+    pub start: Start,
+    /// QUEEN_POP_AUTOPILOT is not off.
+    pub autopilot: bool,
+    /// QUEEN_POP_AUTOPILOT_BATCH.
+    pub autopilot_batch: u32,
+}
+
+impl Default for PopSettings {
+    fn default() -> PopSettings {
+        PopSettings { timeout_ms: 30_000, start: Start::New, autopilot: true, autopilot_batch: 100 }
+    }
+}
+
+/// Which of the three routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route<'a> {
+    Queue { queue: &'a str },
+    Partition { queue: &'a str, partition: &'a str },
+    Discovery,
+}
+
+/// `GET /api/v1/pop/queue/:queue`
+pub async fn queue(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
+    pop(core, request, Route::Queue { queue: params.get("queue") }).await
+}
+
+/// `GET /api/v1/pop/queue/:queue/partition/:partition`
+pub async fn partition(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
+    let route = Route::Partition { queue: params.get("queue"), partition: params.get("partition") };
+    pop(core, request, route).await
+}
+
+/// `GET /api/v1/pop`
+pub async fn discovery(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
+    pop(core, request, Route::Discovery).await
+}
+
+/// Answers a pop. Source: data plane 4.
+async fn pop(core: &Rc<Core>, request: &Request, route: Route<'_>) -> Response {
+    let settings = PopSettings {
+        timeout_ms: core.config.pop_timeout.as_millis() as u64,
+        start: core.config.default_start,
+        ..PopSettings::default()
+    };
+    match Asking::of(request.tenant, &request.query, route, &settings) {
+        Ok(asking) => serve(core, request, &asking).await,
+        Err(refusal) => refusal,
+    }
+}
+
+/// A pop whose parameters are good.
+#[derive(Debug)]
+struct Asking {
+    tenant: TenantId,
+    from: Source,
+    group: Arc<str>,
+    start: Start,
+    batch: u32,
+    partitions: u32,
+    lease_secs: Option<u32>,
+    auto_ack: bool,
+    wait_ms: Option<u64>,
+    /// The batch may be held to fill. Source: data plane 4.5, minPopWaitTime.
+    fills: bool,
+    /// Width and batch to echo.
+    autopilot: Option<(u32, u32)>,
+}
+
+impl Asking {
+    /// Name under which the pop counts as parked; empty for discovery.
+    fn queue_name(&self) -> Arc<str> {
+        match &self.from {
+            Source::One(PopFrom::Queue { queue, .. }) => queue.clone(),
+            Source::One(PopFrom::Partition(lane)) => lane.queue.clone(),
+            Source::Matching { .. } => "".into(),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Source {
+    One(PopFrom),
+    Matching { namespace: Option<String>, task: Option<String> },
+}
+
+impl Asking {
+    fn of(tenant: TenantId, query: &str, route: Route<'_>, settings: &PopSettings) -> Result<Asking, Response> {
+        let query = query::parse(query).map_err(|refusal| Response::text(400, refusal))?;
+        let filter = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let (namespace, task) = (filter(&query.namespace), filter(&query.task));
+        if route == Route::Discovery && namespace.is_none() && task.is_none() {
+            return Err(empty_refusal(400, "namespace or task is required"));
+        }
+        if query.conflation == Some(true) {
+            return Err(if query.group.is_none() {
+                empty_refusal(400, "conflation requires a consumerGroup")
+            } else if query.auto_ack {
+                empty_refusal(400, "conflation cannot be combined with autoAck")
+            } else {
+                empty_refusal(501, "conflation is not built yet")
+            });
+        }
+        let group = query.group.as_deref().unwrap_or(QUEUE_MODE);
+        check_name("consumerGroup", group)?;
+        for (what, text) in [("namespace", &namespace), ("task", &task)] {
+            check_name(what, text.as_deref().unwrap_or(""))?;
+        }
+        let from = match route {
+            Route::Discovery => Source::Matching { namespace, task },
+            Route::Queue { queue } => {
+                check_name("queue", queue)?;
+                Source::One(PopFrom::Queue { tenant, queue: queue.into() })
+            }
+            Route::Partition { queue, partition } => {
+                check_name("queue", queue)?;
+                check_name("partition", partition)?;
+                Source::One(PopFrom::Partition(LaneKey::new(tenant, queue.into(), partition.into())))
+            }
+        };
+        let wildcard = matches!(route, Route::Queue { .. });
+        let pinned = matches!(route, Route::Partition { .. });
+        let engaged = query.autopilot && settings.autopilot && wildcard && query.group.is_some();
+        let batch = query.batch.unwrap_or(if engaged { settings.autopilot_batch } else { BATCH_DEFAULT });
+        let partitions = match query.partitions {
+            _ if pinned => 1,
+            Some(partitions) => partitions,
+            None if engaged => AUTOPILOT_PARTITIONS,
+            None => 1,
+        };
+        let chosen = engaged && (query.batch.is_none() || query.partitions.is_none());
+        let wait_ms = query.wait.then(|| query.timeout_ms.unwrap_or(settings.timeout_ms)).filter(|ms| *ms > 0);
+        Ok(Asking {
+            tenant,
+            from,
+            start: start(&query, pinned, settings.start),
+            group: group.into(),
+            batch,
+            partitions,
+            lease_secs: query.lease_secs,
+            auto_ack: query.auto_ack,
+            wait_ms,
+            fills: wildcard && wait_ms.is_some() && batch > 1,
+            autopilot: chosen.then_some((partitions, batch)),
+        })
+    }
+
+    /// The queue of the answer's top level. Source: data plane 4.6.
+    fn queue(&self) -> &str {
+        match &self.from {
+            Source::One(PopFrom::Queue { queue, .. }) => queue,
+            Source::One(PopFrom::Partition(lane)) => &lane.queue,
+            Source::Matching { .. } => "",
+        }
+    }
+}
+
+/// Where a group starts that this pop may be the first to name. Source: data plane 4.4.
+fn start(query: &Query, pinned: bool, default: Start) -> Start {
+    if query.group.is_none() {
+        return Start::All;
+    }
+    let mode = match query.mode.as_deref().map(|mode| mode.trim().to_lowercase()) {
+        None => default,
+        Some(mode) if matches!(&*mode, "new" | "new-only" | "new_only" | "newonly") => Start::New,
+        Some(_) => Start::All,
+    };
+    match query.from.as_deref() {
+        None | Some("") => mode,
+        Some("now") => Start::New,
+        Some(instant) => match super::json::parse_stamp(instant) {
+            Some(stamp) => Start::At(stamp),
+            None if pinned => Start::All,
+            None => Start::New,
+        },
+    }
+}
+
+/// Refuses a name that cannot be stored. Source: data plane 1.6.
+fn check_name(what: &str, name: &str) -> Result<(), Response> {
+    let refused = |text: String| Err(Response::json(400, error_body(&text)));
+    if name.len() > NAME_MAX {
+        return refused(format!("{what} exceeds the {NAME_MAX}-byte limit"));
+    }
+    if name.bytes().any(|byte| byte < 0x20) {
+        return refused(format!("control characters are not allowed in {what}"));
+    }
+    Ok(())
+}
+
+/// A refusal in the shape of an empty answer. Source: data plane 4.1, 4.10.
+fn empty_refusal(status: u16, text: &str) -> Response {
+    let mut body = b"{\"success\":false,\"error\":".to_vec();
+    super::json::push_quoted(&mut body, text);
+    body.extend_from_slice(b",\"messages\":[]}");
+    Response::json(status, body)
+}
+
+/// Asks, waits and asks again until there is something to deliver or nothing more to wait for.
+async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response {
+    let deadline = core.now().plus(asking.wait_ms.unwrap_or(0).saturating_mul(1000));
+    let seed = core.lease_seed();
+    let mut full_by: Option<Micros> = None;
+    let mut claim_any = !asking.fills;
+    let mut empty_wakes = 0;
+    // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
+    let mut guards = Vec::new();
+    let mut parked = None;
+    loop {
+        let sources = match sources(core, asking).await {
+            Ok(sources) => sources,
+            Err(StoreError::Unavailable(_)) => return Response::json(500, error_body("pool")),
+            Err(_) => return Response::json(500, error_body("pop failed")),
+        };
+        let mut taken = Taken::nothing(core, asking);
+        taken.ask_all(asking, &sources, seed, if claim_any { 0 } else { asking.batch }).await;
+        if !taken.claims.is_empty() {
+            let messages = taken.claims.iter().map(|c| (c.end.0 - c.start.0 + 1) as u64).sum();
+            let metrics = core.metrics.shard(core.shard());
+            metrics.pop(messages);
+            metrics.pop_wildcard();
+            if asking.auto_ack {
+                metrics.auto_acked(messages);
+            }
+            return taken.answer(asking);
+        }
+        if taken.failed {
+            return Response::json(500, error_body("pop failed"));
+        }
+        let now = core.now();
+        if 0 < taken.ready && !claim_any {
+            // Something is there, less than the batch: hold it until it fills or its time is over.
+            let until = *full_by.get_or_insert(now.plus(taken.fill_wait_ms as u64 * 1000));
+            let until = until.min(deadline);
+            claim_any = until <= now || asking.batch <= taken.ready;
+            if !claim_any {
+                let pause = until.min(now.plus(FILL_RECOUNT));
+                if park(core, request, &mut [], pause).await == Parked::Ended {
+                    return Response::empty(204);
+                }
+            }
+            continue;
+        }
+        (claim_any, full_by) = (!asking.fills, None);
+        if deadline <= now {
+            return nothing(core);
+        }
+        // Watched after an ask that found nothing: a shard that has something by now wakes at once.
+        let (watching, recheck) = if empty_wakes <= EMPTY_WAKES {
+            (watches(core, asking, sources), RECHECK)
+        } else {
+            (Vec::new(), (1000u64 << (empty_wakes - EMPTY_WAKES).min(6)).min(EMPTY_WAKE_PAUSE_MAX))
+        };
+        guards = watching;
+        parked.get_or_insert_with(|| core.metrics.park(core.shard(), asking.queue_name()));
+        let until = deadline.min(now.plus(recheck));
+        match park(core, request, &mut guards, until).await {
+            Parked::Ended => return nothing(core),
+            Parked::Woken => empty_wakes += 1,
+            // A pause after empty wakes is over: watch again. A whole period without a wake: they are forgotten.
+            Parked::Timer if guards.is_empty() && EMPTY_WAKES < empty_wakes => empty_wakes = EMPTY_WAKES,
+            Parked::Timer => empty_wakes = 0,
+        }
+        if deadline <= core.now() {
+            return nothing(core);
+        }
+    }
+}
+
+fn nothing(core: &Core) -> Response {
+    core.metrics.shard(core.shard()).pop(0);
+    Response::empty(204)
+}
+
+/// The queues or the partition to ask now.
+async fn sources(core: &Rc<Core>, asking: &Asking) -> Result<Vec<PopFrom>, StoreError> {
+    match &asking.from {
+        Source::One(from) => Ok(vec![from.clone()]),
+        Source::Matching { namespace, task } => {
+            let names = matched_queues(core, asking.tenant, namespace, task).await?;
+            let queue = |name: &Arc<str>| PopFrom::Queue { tenant: asking.tenant, queue: name.clone() };
+            let mut queues: Vec<PopFrom> = names.iter().map(queue).collect();
+            let turn = next_turn(hash_source(asking.tenant, "", &asking.group));
+            if !queues.is_empty() {
+                let first = turn as usize % queues.len();
+                queues.rotate_left(first);
+            }
+            Ok(queues)
+        }
+    }
+}
+
+/// Shards that own something of `from`, the one to ask first in front: it rotates per (queue, group), so that the
+/// backlog of one shard cannot hide another's. Source: architecture 13, rule 23.
+fn owners(from: &PopFrom, group: &str, shards: usize) -> Vec<usize> {
+    match from {
+        PopFrom::Partition(lane) => vec![lane.owner(shards)],
+        PopFrom::Queue { tenant, queue } => {
+            let first = if shards > 1 { next_turn(hash_source(*tenant, queue, group)) as usize } else { 0 };
+            (0..shards).map(|i| (first + i) % shards).collect()
+        }
+    }
+}
+
+/// What the asks of one round brought. Dropped with claims in it, it gives them back.
+struct Taken<'a> {
+    core: &'a Rc<Core>,
+    claims: Vec<Claim>,
+    lease: Option<LeaseId>,
+    batch: u32,
+    partitions: u32,
+    bytes: u64,
+    ready: u32,
+    fill_wait_ms: u32,
+    failed: bool,
+}
+
+impl<'a> Taken<'a> {
+    fn nothing(core: &'a Rc<Core>, asking: &Asking) -> Taken<'a> {
+        Taken {
+            core,
+            claims: Vec::new(),
+            lease: None,
+            batch: asking.batch,
+            partitions: asking.partitions,
+            bytes: ANSWER_BYTES_MAX,
+            ready: 0,
+            fill_wait_ms: 0,
+            failed: false,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.batch == 0 || self.partitions == 0 || self.bytes == 0
+    }
+
+    /// Asks the owners of each source, one after another, for what is left.
+    async fn ask_all(&mut self, asking: &Asking, sources: &[PopFrom], seed: LeaseSeed, at_least: u32) {
+        for (s, from) in sources.iter().enumerate() {
+            let owners = owners(from, &asking.group, self.core.shards());
+            for (o, shard) in owners.iter().enumerate() {
+                if self.is_full() {
+                    return;
+                }
+                let last = s + 1 == sources.len() && o + 1 == owners.len();
+                let pop = Pop {
+                    from: from.clone(),
+                    group: asking.group.clone(),
+                    start: asking.start,
+                    batch: self.batch,
+                    partitions: self.partitions,
+                    bytes: self.bytes,
+                    lease_secs: asking.lease_secs,
+                    auto_ack: asking.auto_ack,
+                    lease: self.lease,
+                    seed,
+                    more: self.partitions > 1 && !last,
+                    at_least: if self.claims.is_empty() { at_least } else { 0 },
+                };
+                match self.core.ask(*shard, Command::Pop(pop)).await {
+                    Verdict::Pop(verdict) => self.take(verdict),
+                    _ => self.failed = true,
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, verdict: queen_shards::command::PopVerdict) {
+        self.failed |= verdict.failed;
+        self.ready = self.ready.saturating_add(verdict.ready);
+        self.fill_wait_ms = self.fill_wait_ms.max(verdict.fill_wait_ms);
+        self.lease = self.lease.or(verdict.lease);
+        for claim in verdict.claims {
+            let messages = u32::try_from(claim.end.0 - claim.start.0 + 1).unwrap_or(u32::MAX);
+            let bytes = claim.records.iter().map(|record| record.raw_len as u64).sum();
+            self.batch = self.batch.saturating_sub(messages);
+            self.bytes = self.bytes.saturating_sub(bytes);
+            self.partitions = self.partitions.saturating_sub(1);
+            self.claims.push(claim);
+        }
+    }
+
+    fn answer(mut self, asking: &Asking) -> Response {
+        let rendered = render::render(&render::Answer {
+            queue: asking.queue(),
+            group: &asking.group,
+            lease: self.lease,
+            claims: &self.claims,
+            autopilot: asking.autopilot,
+        });
+        match rendered {
+            Ok(body) => {
+                let claims = self.give_backs();
+                self.claims.clear();
+                Response { claims: self.lease.map(|lease| (lease, claims)), ..Response::json(200, body) }
+            }
+            Err(damaged) => {
+                crate::warning_gated!("pop", "a stored record does not decode", record = damaged);
+                Response::json(500, error_body("pop failed"))
+            }
+        }
+    }
+
+    fn give_backs(&self) -> Vec<(PartitionId, GroupId)> {
+        self.claims.iter().map(|claim| (claim.partition, claim.group)).collect()
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease
+            && !self.claims.is_empty()
+        {
+            self.core.give_back(lease, self.give_backs());
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parked {
+    Woken,
+    Timer,
+    /// The client has gone or the broker shuts down: nothing is to be claimed any more.
+    Ended,
+}
+
+fn watches(core: &Rc<Core>, asking: &Asking, sources: Vec<PopFrom>) -> Vec<WatchGuard> {
+    let watch = |from: PopFrom| {
+        let shards: Vec<usize> = match &from {
+            PopFrom::Partition(lane) => vec![lane.owner(core.shards())],
+            PopFrom::Queue { .. } => (0..core.shards()).collect(),
+        };
+        core.watch(&shards, Watch { from, group: asking.group.clone(), start: asking.start })
+    };
+    sources.into_iter().map(watch).collect()
+}
+
+/// Waits for a wake of any guard, the moment `until`, or an end.
+async fn park(core: &Rc<Core>, request: &Request, guards: &mut [WatchGuard], until: Micros) -> Parked {
+    let ended = pin!(async {
+        select(pin!(request.gone.wait()), pin!(core.shutdown())).await;
+    });
+    let woken = pin!(async {
+        if guards.is_empty() {
+            return pending().await;
+        }
+        select_all(guards.iter_mut().map(|guard| Box::pin(guard.wake()))).await;
+    });
+    let timer = pin!(sleep(until.since(core.now())));
+    match select(ended, select(woken, timer)).await {
+        Either::Left(_) => Parked::Ended,
+        Either::Right((Either::Left(_), _)) => Parked::Woken,
+        Either::Right((Either::Right(_), _)) => Parked::Timer,
+    }
+}
+
+async fn sleep(micros: u64) {
+    crate::rt::sleep(Duration::from_micros(micros)).await
+}
+
+/// Names of the queues that match, in name order.
+type Matched = Arc<[Arc<str>]>;
+
+thread_local! {
+    /// Names matched lately, with the moment they were asked for: many parked polls share one read a second.
+    static MATCHED: RefCell<HashMap<(TenantId, Option<String>, Option<String>), (Micros, Matched)>> = RefCell::default();
+    /// How often each (tenant, queue, group) was asked.
+    static TURNS: RefCell<HashMap<u64, u32>> = RefCell::default();
+}
+
+async fn matched_queues(
+    core: &Rc<Core>,
+    tenant: TenantId,
+    namespace: &Option<String>,
+    task: &Option<String>,
+) -> Result<Matched, StoreError> {
+    let key = (tenant, namespace.clone(), task.clone());
+    let now = core.now();
+    let known = MATCHED.with_borrow(|matched| matched.get(&key).cloned());
+    if let Some((read_at, names)) = known
+        && now.since(read_at) < MATCHED_AGE_MAX
+    {
+        return Ok(names);
+    }
+    let args = serde_json::json!({ "namespace": namespace, "task": task });
+    let reply = core.state(StateCall { function: StateFn::MatchQueues, tenant, args }).await?;
+    let names: Vec<String> = match reply {
+        Some(text) => serde_json::from_str(&text).map_err(|e| StoreError::Refused(e.to_string()))?,
+        None => Vec::new(),
+    };
+    let names: Matched = names.into_iter().map(Arc::from).collect();
+    MATCHED.with_borrow_mut(|matched| {
+        if matched.len() >= TABLE_MAX {
+            matched.clear();
+        }
+        matched.insert(key, (now, names.clone()));
+    });
+    Ok(names)
+}
+
+fn hash_source(tenant: TenantId, queue: &str, group: &str) -> u64 {
+    queen_shards::place::hash_names(tenant, queue, group)
+}
+
+/// Counts the asks of one source; the first is 0.
+fn next_turn(source: u64) -> u32 {
+    TURNS.with_borrow_mut(|turns| {
+        if turns.len() >= TABLE_MAX && !turns.contains_key(&source) {
+            turns.clear();
+        }
+        let turn = turns.entry(source).or_default();
+        *turn = turn.wrapping_add(1);
+        turn.wrapping_sub(1)
+    })
+}
+
+#[cfg(test)]
+mod tests;

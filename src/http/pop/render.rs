@@ -1,0 +1,252 @@
+//! Claims as the JSON of a pop answer, written by hand into one buffer. Source: data plane 4.6, 4.7.
+//!
+//! A payload is copied once, from the record's frames into the body; a packed record is inflated into a buffer that
+//! the thread keeps. A record that does not parse fails the whole answer: no consumer gets a part of a broken one.
+
+use crate::http::json::text::{push_int, push_quoted, push_uuid};
+use crate::http::json::time::push_stamp;
+use queen_shards::command::{Claim, Codec, Record};
+use queen_shards::frames::{Frame, FrameError, Frames, read};
+use queen_shards::ids::{LeaseId, Offset, PartitionId};
+use std::cell::RefCell;
+use std::fmt;
+
+/// Largest inflated record: official readers refuse more. Source: binary forms 16.
+const RAW_LEN_MAX: u32 = 1 << 30;
+/// Inflated bytes that a thread keeps room for between answers.
+const SCRATCH_KEPT: usize = 4 << 20;
+/// Bytes of a message beside names, payload and transaction id.
+const MESSAGE_ROOM: usize = 330;
+
+/// What one answer says.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    /// `""` on discovery.
+    pub queue: &'a str,
+    pub group: &'a str,
+    /// `None` with autoAck.
+    pub lease: Option<LeaseId>,
+    pub claims: &'a [Claim],
+    /// Width and batch that autopilot chose, to be echoed.
+    pub autopilot: Option<(u32, u32)>,
+}
+
+/// A stored record that cannot be delivered.
+#[derive(Debug)]
+pub struct Damaged {
+    pub partition: PartitionId,
+    pub base: Offset,
+    why: Fault,
+}
+
+#[derive(Debug)]
+enum Fault {
+    /// The stored size is not that of the bytes, or over every bound.
+    Size,
+    /// Not one zstd frame of the stored size.
+    Packed,
+    Frames(FrameError),
+    /// More or fewer frames than the record says.
+    Count,
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "record of partition {} at offset {} is damaged: ", self.partition, self.base)?;
+        match &self.why {
+            Fault::Size => f.write_str("its size is not the stored one"),
+            Fault::Packed => f.write_str("it does not inflate"),
+            Fault::Frames(error) => error.fmt(f),
+            Fault::Count => f.write_str("its number of frames is not the stored one"),
+        }
+    }
+}
+
+/// The body of a 200.
+pub fn render(answer: &Answer<'_>) -> Result<Vec<u8>, Damaged> {
+    let mut out = Vec::with_capacity(estimate(answer));
+    let mut lease = Vec::with_capacity(36);
+    if let Some(id) = answer.lease {
+        push_uuid(&mut lease, id.0);
+    }
+    let first = answer.claims.first();
+    out.extend_from_slice(b"{\"success\":true,\"queue\":");
+    push_quoted(&mut out, answer.queue);
+    out.extend_from_slice(b",\"partition\":");
+    push_quoted(&mut out, first.map_or("", |claim| &claim.name));
+    out.extend_from_slice(b",\"partitionId\":\"");
+    if let Some(claim) = first {
+        push_int(&mut out, claim.partition.0);
+    }
+    out.extend_from_slice(b"\",\"leaseId\":\"");
+    out.extend_from_slice(&lease);
+    out.extend_from_slice(b"\",\"consumerGroup\":");
+    push_quoted(&mut out, answer.group);
+    out.extend_from_slice(b",\"messages\":[");
+    let mut delivering = 0;
+    for claim in answer.claims {
+        let before = out.len();
+        push_claim(&mut out, claim, answer.group, &lease)?;
+        delivering += (before < out.len()) as u32;
+    }
+    if out.last() == Some(&b',') {
+        out.pop();
+    }
+    out.extend_from_slice(b"],\"partitionsClaimed\":");
+    push_int(&mut out, delivering);
+    if let Some((partitions, batch)) = answer.autopilot {
+        out.extend_from_slice(b",\"autopilot\":{\"partitions\":");
+        push_int(&mut out, partitions);
+        out.extend_from_slice(b",\"batch\":");
+        push_int(&mut out, batch);
+        out.push(b'}');
+    }
+    out.push(b'}');
+    Ok(out)
+}
+
+fn estimate(answer: &Answer<'_>) -> usize {
+    let of_claim = |claim: &Claim| {
+        let message = MESSAGE_ROOM + 2 * claim.name.len() + answer.group.len();
+        let of_record = |record: &Record| {
+            let wanted = wanted(claim, record).count();
+            // The share of the record's bytes that the claim asks for, if its messages are of one size.
+            let bytes = record.raw_len as u64 * wanted as u64 / (record.count as u64).max(1);
+            bytes as usize + wanted * message
+        };
+        claim.records.iter().map(of_record).sum::<usize>()
+    };
+    512 + answer.claims.iter().map(of_claim).sum::<usize>()
+}
+
+/// Which frames of the record lie in the claim, from 0.
+fn wanted(claim: &Claim, record: &Record) -> std::ops::Range<u32> {
+    let at = |offset: i64| offset.saturating_sub(record.base.0).clamp(0, record.count as i64) as u32;
+    let (start, end) = (at(claim.start.0), at(claim.end.0.saturating_add(1)));
+    start..end.max(start)
+}
+
+/// Appends the claim's messages, each followed by a comma.
+fn push_claim(out: &mut Vec<u8>, claim: &Claim, group: &str, lease: &[u8]) -> Result<(), Damaged> {
+    // What all messages of the claim say between their stamp and their offset.
+    let mut common = Vec::with_capacity(160 + claim.name.len() + group.len());
+    common.extend_from_slice(b"\",\"partitionId\":\"");
+    push_int(&mut common, claim.partition.0);
+    common.extend_from_slice(b"\",\"partition\":");
+    push_quoted(&mut common, &claim.name);
+    common.extend_from_slice(b",\"leaseId\":\"");
+    common.extend_from_slice(lease);
+    common.extend_from_slice(b"\",\"consumerGroup\":");
+    push_quoted(&mut common, group);
+    common.extend_from_slice(b",\"deliveryAttempt\":");
+    push_int(&mut common, claim.attempt);
+    common.extend_from_slice(b",\"offset\":");
+    let mut tail = Vec::new();
+    for record in &claim.records {
+        let wanted = wanted(claim, record);
+        if wanted.is_empty() {
+            continue;
+        }
+        tail.clear();
+        tail.extend_from_slice(b",\"createdAt\":\"");
+        push_stamp(&mut tail, record.created_at);
+        tail.extend_from_slice(&common);
+        with_frames(record, |frames| push_record(out, record, frames, wanted, &tail)).map_err(|why| Damaged {
+            partition: claim.partition,
+            base: record.base,
+            why,
+        })?;
+    }
+    Ok(())
+}
+
+fn push_record(
+    out: &mut Vec<u8>,
+    record: &Record,
+    raw: &[u8],
+    wanted: std::ops::Range<u32>,
+    tail: &[u8],
+) -> Result<(), Fault> {
+    let mut frames = Frames::new(raw);
+    let mut n = 0;
+    // All frames are stepped over, so that a record of another length is found whatever part of it is wanted.
+    while let Some(range) = frames.hop() {
+        let range = range.map_err(Fault::Frames)?;
+        if wanted.contains(&n) {
+            push_message(out, &read(raw, range).map_err(Fault::Frames)?, tail);
+            push_int(out, record.base.0 + n as i64);
+            out.extend_from_slice(b"},");
+        }
+        n += 1;
+    }
+    if n == record.count { Ok(()) } else { Err(Fault::Count) }
+}
+
+/// Appends a message up to its offset.
+fn push_message(out: &mut Vec<u8>, frame: &Frame<'_>, tail: &[u8]) {
+    out.extend_from_slice(b"{\"id\":\"");
+    push_uuid(out, frame.id.0);
+    out.extend_from_slice(b"\",\"transactionId\":");
+    push_quoted(out, frame.transaction_id);
+    match frame.trace {
+        None => out.extend_from_slice(b",\"traceId\":null,\"data\":"),
+        Some(trace) => {
+            out.extend_from_slice(b",\"traceId\":\"");
+            push_uuid(out, trace);
+            out.extend_from_slice(b"\",\"data\":");
+        }
+    }
+    out.extend_from_slice(if frame.payload.is_empty() { b"null" } else { frame.payload });
+    match frame.producer {
+        None => out.extend_from_slice(b",\"producerSub\":null"),
+        Some(producer) => {
+            out.extend_from_slice(b",\"producerSub\":");
+            push_quoted(out, producer);
+        }
+    }
+    out.extend_from_slice(tail);
+}
+
+struct Inflater {
+    decompressor: zstd::bulk::Decompressor<'static>,
+    scratch: Vec<u8>,
+}
+
+thread_local! {
+    static INFLATER: RefCell<Option<Inflater>> = const { RefCell::new(None) };
+}
+
+/// Runs `use_frames` on the record's inflated frames; they are of the stored size.
+fn with_frames<T>(record: &Record, use_frames: impl FnOnce(&[u8]) -> Result<T, Fault>) -> Result<T, Fault> {
+    let raw_len = record.raw_len as usize;
+    match (&record.frames, record.codec) {
+        (Some(frames), _) => use_frames(frames),
+        (None, Codec::Raw) if record.body.len() == raw_len => use_frames(&record.body),
+        (None, Codec::Raw) => Err(Fault::Size),
+        (None, Codec::Zstd) => INFLATER.with_borrow_mut(|inflater| {
+            // Nothing is allocated for a size that the two places where it is written do not agree on.
+            let says = zstd::zstd_safe::get_frame_content_size(&record.body).map_err(|_| Fault::Packed)?;
+            if says != Some(raw_len as u64) || record.raw_len > RAW_LEN_MAX {
+                return Err(Fault::Size);
+            }
+            if inflater.is_none() {
+                let decompressor = zstd::bulk::Decompressor::new().map_err(|_| Fault::Packed)?;
+                *inflater = Some(Inflater { decompressor, scratch: Vec::new() });
+            }
+            let Inflater { decompressor, scratch } = inflater.as_mut().ok_or(Fault::Packed)?;
+            scratch.clear();
+            scratch.reserve(raw_len);
+            let inflated = match decompressor.decompress_to_buffer(&record.body, scratch) {
+                Ok(len) if len == raw_len => use_frames(scratch),
+                _ => Err(Fault::Packed),
+            };
+            if scratch.capacity() > SCRATCH_KEPT {
+                *scratch = Vec::new();
+            }
+            inflated
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! POST /api/v1/push with a JSON body: bytes -> parsed items -> drafts -> verdicts -> bytes.
+//!
+//!     body --parse--> Parsed --plan--> Draft per partition --Command::Push--> DraftVerdict --answer--> 201 array
+//!
+//! Holds: a payload is copied once, from the body into its frame, and never re-spelled; nothing is sent to a shard
+//! before the whole body is known to be good; drafts keep body order; a key is in a draft once (layer 1).
+//! Among duplicate keys of one object the last wins, and each of them must be of the right type.
+//! Does not look at what is stored (layer 2 is the owner's) and does not spool.
+
+pub mod answer;
+pub mod parse;
+pub mod plan;
+
+use super::routes::Params;
+use super::{Request, Response};
+use crate::core_thread::Core;
+use futures_util::future::join_all;
+use queen_shards::command::{Command, Draft, DraftVerdict, Verdict};
+use std::rc::Rc;
+
+/// Answers `POST /api/v1/push`. Source: data plane 3.
+pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
+    let parsed = match parse::parse(&request.body) {
+        Ok(parsed) => parsed,
+        Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
+    };
+    let ids = core.mint_ids(parsed.items.len());
+    let (fates, verdicts) = match core.keys() {
+        Some(keys) => {
+            let plan = plan::plan(request.tenant, &parsed, &ids, keys, core.config.zstd_level);
+            let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane).await;
+            (plan.fates, verdicts)
+        }
+        // No message can be keyed before the store has been reached once.
+        None => (plan::fates_without_keys(&parsed), vec![DraftVerdict::Failed; parsed.lanes.len()]),
+    };
+    core.metrics.shard(core.shard()).push(1, parsed.items.len() as u64);
+    Response::json(201, answer::answer(&parsed, &ids, &fates, &verdicts))
+}
+
+/// Sends every draft to its owner, all shards at once; the verdicts by lane. A lane without a draft is refused as a
+/// whole, so its entry is never read.
+async fn ask_owners(core: &Rc<Core>, drafts: Vec<Draft>, draft_of_lane: &[Option<u32>]) -> Vec<DraftVerdict> {
+    let shards = core.shards();
+    let mut owners = Vec::with_capacity(drafts.len());
+    let mut parts: Vec<Vec<Draft>> = (0..shards).map(|_| Vec::new()).collect();
+    for draft in drafts {
+        let owner = draft.lane.owner(shards);
+        owners.push((owner, parts[owner].len()));
+        parts[owner].push(draft);
+    }
+    let asks = parts.into_iter().enumerate().map(|(shard, drafts)| async move {
+        if drafts.is_empty() {
+            return Vec::new();
+        }
+        match core.ask(shard, Command::Push { drafts }).await {
+            Verdict::Push(verdicts) => verdicts,
+            _ => Vec::new(),
+        }
+    });
+    let mut answered = join_all(asks).await;
+    let mut take = |draft: u32| {
+        let (owner, at) = owners[draft as usize];
+        // An owner that went away without a verdict has stored nothing that anybody was told of.
+        answered[owner].get_mut(at).map_or(DraftVerdict::Failed, |v| std::mem::replace(v, DraftVerdict::Failed))
+    };
+    draft_of_lane.iter().map(|draft| draft.map_or(DraftVerdict::Failed, &mut take)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! The 201 array of a push, written by hand. Source: data plane 3.2, 3.3.
+
+use super::parse::Parsed;
+use super::plan::Fate;
+use crate::http::json::text::{push_escaped, push_int, push_quoted, push_uuid};
+use queen_shards::command::DraftVerdict;
+use queen_shards::ids::{MessageId, Offset};
+use std::borrow::Cow;
+
+/// Bytes of an entry beside its names: keys, two ids, status, offset.
+const ENTRY_ROOM: usize = 200;
+
+/// What an entry says.
+enum Outcome {
+    Queued { offset: Offset },
+    Duplicate { id: MessageId, offset: Offset },
+    Failed,
+    Refused(&'static str),
+}
+
+/// The body: one entry per item in request order. `ids`: minted, one per item; `verdicts`: one per lane.
+pub fn answer(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict]) -> Vec<u8> {
+    let names: usize = parsed.lanes.iter().map(|lane| lane.queue.len() * lane.items as usize).sum();
+    let mut out = Vec::with_capacity(2 + parsed.items.len() * ENTRY_ROOM + names);
+    out.push(b'[');
+    for (i, item) in parsed.items.iter().enumerate() {
+        let lane = &parsed.lanes[item.lane as usize];
+        let verdict = &verdicts[item.lane as usize];
+        let outcome = match fates[i] {
+            Fate::Refused => Outcome::Refused(lane.refused.unwrap_or("refused")),
+            Fate::Leads { index } => lead(verdict, index),
+            Fate::Follows { leader } => follow(verdict, fates[leader as usize], ids[leader as usize]),
+        };
+        if i > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(b"{\"index\":");
+        push_int(&mut out, i);
+        out.extend_from_slice(b",\"message_id\":\"");
+        let id = if let Outcome::Duplicate { id, .. } = outcome { id } else { ids[i] };
+        push_uuid(&mut out, id.0);
+        out.extend_from_slice(b"\",\"transaction_id\":\"");
+        match &item.transaction_id {
+            // Sent without an escape, so it needs none now.
+            Some(Cow::Borrowed(text)) => out.extend_from_slice(text.as_bytes()),
+            Some(Cow::Owned(text)) => push_escaped(&mut out, text),
+            None => push_uuid(&mut out, ids[i].0),
+        }
+        out.extend_from_slice(b"\",\"queueName\":");
+        push_quoted(&mut out, &lane.queue);
+        out.extend_from_slice(b",\"status\":");
+        match outcome {
+            Outcome::Queued { offset } => {
+                out.extend_from_slice(b"\"queued\",\"offset\":");
+                push_int(&mut out, offset.0);
+            }
+            Outcome::Duplicate { offset, .. } => {
+                out.extend_from_slice(b"\"duplicate\",\"offset\":");
+                push_int(&mut out, offset.0);
+            }
+            Outcome::Failed => out.extend_from_slice(b"\"failed\""),
+            Outcome::Refused(why) => {
+                out.extend_from_slice(b"\"error\",\"error\":");
+                push_quoted(&mut out, why);
+            }
+        }
+        out.push(b'}');
+    }
+    out.push(b']');
+    out
+}
+
+/// Outcome of the item at `index` of its draft. Its owner lists duplicates in draft order.
+fn lead(verdict: &DraftVerdict, index: u32) -> Outcome {
+    match verdict {
+        DraftVerdict::Stored { base, duplicates } => {
+            let before = duplicates.partition_point(|duplicate| duplicate.index < index);
+            match duplicates.get(before).filter(|duplicate| duplicate.index == index) {
+                Some(original) => Outcome::Duplicate { id: original.id.unwrap_or_default(), offset: original.offset },
+                None => Outcome::Queued { offset: base.plus(index as i64 - before as i64) },
+            }
+        }
+        DraftVerdict::Failed => Outcome::Failed,
+        DraftVerdict::Refused(why) => Outcome::Refused(why),
+    }
+}
+
+/// A follower reports what its leader came to: the leader's own id and offset once that is stored.
+fn follow(verdict: &DraftVerdict, leader: Fate, minted: MessageId) -> Outcome {
+    let Fate::Leads { index } = leader else { return Outcome::Failed };
+    match lead(verdict, index) {
+        Outcome::Queued { offset } => Outcome::Duplicate { id: minted, offset },
+        other => other,
+    }
+}

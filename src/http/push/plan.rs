@@ -1,0 +1,211 @@
+//! From parsed items to what the owners get: keys, frames, one draft per partition, and each item's fate.
+
+use super::parse::Parsed;
+use crate::http::json::text::uuid_text;
+use queen_shards::command::Draft;
+use queen_shards::frames::{FrameHead, FrameWriter};
+use queen_shards::ids::{Key, MessageId, TenantId};
+use queen_shards::key::KeyHasher;
+use queen_shards::place::LaneKey;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+/// Frames are packed here, on the connection's shard, from this size on. Below it the owner merges small drafts of
+/// one partition into a segment before it packs, and zstd on its own gains nothing. Source: binary forms 15.3, 15.4.
+pub const PACK_MIN: usize = 4096;
+/// Packed bytes are kept only if they save at least one part in this many. Source: binary forms 15.3.
+const PACK_SAVES: usize = 10;
+/// Scratch of the compressor that is kept between requests.
+const SCRATCH_KEPT: usize = 1 << 20;
+
+/// What becomes of one item, as far as its body tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its lane is refused.
+    Refused,
+    /// In its lane's draft, at this place.
+    Leads { index: u32 },
+    /// Same partition and key as this earlier item, whose outcome it shares.
+    Follows { leader: u32 },
+}
+
+#[derive(Debug)]
+pub struct Plan {
+    /// In order of the lanes' first appearance.
+    pub drafts: Vec<Draft>,
+    /// By lane: its draft, `None` when it is refused.
+    pub draft_of_lane: Vec<Option<u32>>,
+    /// One per item.
+    pub fates: Vec<Fate>,
+}
+
+/// Runs layer 1, and builds frames and keys once. `ids`: one minted id per item.
+///
+/// Linear in the body. Source: data plane 3.4, 3.5; architecture 4.
+pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
+    let mut builds: Vec<Build> = parsed
+        .lanes
+        .iter()
+        .map(|lane| {
+            let (frames, keys) =
+                if lane.refused.is_some() { (0, 0) } else { (lane.frames_len, 16 * lane.items as usize) };
+            Build { frames: FrameWriter::with_capacity(frames), keys: Vec::with_capacity(keys), all_minted: true }
+        })
+        .collect();
+    let mut leaders = Leaders::of(parsed);
+    let mut fates = Vec::with_capacity(parsed.items.len());
+    let mut uuid = [0; 36];
+    for (i, item) in parsed.items.iter().enumerate() {
+        if parsed.lanes[item.lane as usize].refused.is_some() {
+            fates.push(Fate::Refused);
+            continue;
+        }
+        let build = &mut builds[item.lane as usize];
+        let transaction_id = match &item.transaction_id {
+            Some(text) => text,
+            None => uuid_text(ids[i].0, &mut uuid),
+        };
+        let key = keys.key(transaction_id.as_bytes());
+        if item.transaction_id.is_some() {
+            build.all_minted = false;
+            if let Some(leader) = leaders.leader_of(item.lane, key, i as u32) {
+                fates.push(Fate::Follows { leader });
+                continue;
+            }
+        }
+        fates.push(Fate::Leads { index: build.frames.count() });
+        build.keys.extend_from_slice(&key.0.to_le_bytes());
+        build.frames.push(&FrameHead { id: ids[i], transaction_id, ..FrameHead::default() }, item.payload.as_bytes());
+    }
+    let mut plan =
+        Plan { drafts: Vec::with_capacity(builds.len()), draft_of_lane: Vec::with_capacity(builds.len()), fates };
+    let mut queue: Option<Arc<str>> = None;
+    for (lane, build) in parsed.lanes.iter().zip(builds) {
+        if lane.refused.is_some() {
+            plan.draft_of_lane.push(None);
+            continue;
+        }
+        // Lanes of one queue mostly come together: they share its name.
+        let name = match queue.take() {
+            Some(name) if *name == *lane.queue => name,
+            _ => Arc::from(&*lane.queue),
+        };
+        queue = Some(name.clone());
+        plan.draft_of_lane.push(Some(plan.drafts.len() as u32));
+        plan.drafts.push(build.draft(LaneKey::new(tenant, name, Arc::from(&*lane.partition)), zstd_level));
+    }
+    plan
+}
+
+/// The fates when nothing can be keyed: everything that is not refused leads, and will have failed.
+pub fn fates_without_keys(parsed: &Parsed<'_>) -> Vec<Fate> {
+    let refused = |lane: u32| parsed.lanes[lane as usize].refused.is_some();
+    parsed.items.iter().map(|item| if refused(item.lane) { Fate::Refused } else { Fate::Leads { index: 0 } }).collect()
+}
+
+struct Build {
+    frames: FrameWriter,
+    keys: Vec<u8>,
+    all_minted: bool,
+}
+
+impl Build {
+    fn draft(self, lane: LaneKey, zstd_level: i32) -> Draft {
+        let packed = pack(self.frames.as_slice(), zstd_level);
+        Draft {
+            lane,
+            count: self.frames.count(),
+            keys: self.keys.into(),
+            all_minted: self.all_minted,
+            packed: packed.map(Into::into),
+            flags: self.frames.flags(),
+            frames: self.frames.into_bytes(),
+        }
+    }
+}
+
+/// The first item of each key of each lane; empty unless two items name a key.
+struct Leaders {
+    first: HashMap<(u32, u128), u32, BuildHasherDefault<Folded>>,
+    needed: bool,
+}
+
+impl Leaders {
+    fn of(parsed: &Parsed<'_>) -> Leaders {
+        let named = parsed.items.iter().filter(|item| item.transaction_id.is_some()).count();
+        let capacity = if named > 1 { named } else { 0 };
+        Leaders { first: HashMap::with_capacity_and_hasher(capacity, Default::default()), needed: named > 1 }
+    }
+
+    /// The earlier item with this lane and key; if there is none, `item` is now the first.
+    fn leader_of(&mut self, lane: u32, key: Key, item: u32) -> Option<u32> {
+        if !self.needed {
+            return None;
+        }
+        match self.first.entry((lane, key.0)) {
+            Entry::Occupied(leader) => Some(*leader.get()),
+            Entry::Vacant(vacant) => {
+                vacant.insert(item);
+                None
+            }
+        }
+    }
+}
+
+/// Hash of a key that is a keyed hash already: its low half, mixed with the lane.
+#[derive(Default)]
+struct Folded(u64);
+
+impl Hasher for Folded {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        debug_assert!(false, "only a lane and a key are hashed, not {bytes:?}");
+    }
+    fn write_u32(&mut self, lane: u32) {
+        self.0 ^= (lane as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    fn write_u128(&mut self, key: u128) {
+        self.0 ^= key as u64;
+    }
+}
+
+thread_local! {
+    static PACKER: RefCell<Option<Packer>> = const { RefCell::new(None) };
+}
+
+struct Packer {
+    level: i32,
+    compressor: zstd::bulk::Compressor<'static>,
+    scratch: Vec<u8>,
+}
+
+/// `frames` as one zstd frame with its content size, if that is worth it. The compressor is kept per thread.
+pub fn pack(frames: &[u8], level: i32) -> Option<Vec<u8>> {
+    if frames.len() < PACK_MIN {
+        return None;
+    }
+    PACKER.with_borrow_mut(|packer| {
+        if packer.as_ref().is_none_or(|packer| packer.level != level) {
+            let compressor = zstd::bulk::Compressor::new(level).ok()?;
+            *packer = Some(Packer { level, compressor, scratch: Vec::new() });
+        }
+        let Packer { compressor, scratch, .. } = packer.as_mut()?;
+        // Room for what is worth keeping and no more: zstd gives up where it does not fit.
+        let worth = frames.len() - frames.len() / PACK_SAVES;
+        scratch.clear();
+        scratch.reserve(worth);
+        let kept = match compressor.compress_to_buffer(frames, scratch) {
+            Ok(len) if len <= worth => Some(scratch[..len].to_vec()),
+            _ => None,
+        };
+        if scratch.capacity() > SCRATCH_KEPT {
+            *scratch = Vec::new();
+        }
+        kept
+    })
+}

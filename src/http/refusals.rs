@@ -1,0 +1,204 @@
+//! The one table from a refusal to its status and body. Nowhere else is an error's status or text written.
+//!
+//! All interpolated text is JSON-escaped. The envelope is flat: `{"error":"<text>"}`. Source: data plane 1.3,
+//! operations 2.5 and 5.0.
+
+use super::Response;
+use queen_shards::effect::StoreError;
+
+/// Why a request got no regular answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    // ---- bytes: refused by the connection, which closes after most of them
+    /// Not HTTP, or HTTP that two readers could understand differently. The words go to the client.
+    BadRequest(&'static str),
+    /// The target is longer than 16 KiB.
+    TargetTooLong,
+    /// Head over 64 KiB, or more than 100 header lines.
+    HeadTooLarge,
+    /// Over QUEEN_MAX_BODY_BYTES; plain text.
+    BodyTooLarge,
+    /// An `Expect` other than `100-continue`.
+    Expectation,
+    /// A `Content-Encoding` other than identity.
+    Encoding,
+    /// Head or body came too slowly.
+    TooSlow,
+
+    // ---- routing
+    NoSuchRoute,
+    /// A known path with another method. `Allow` lists what it takes.
+    MethodNotAllowed { allow: String },
+    /// A route this version does not have yet.
+    NotBuilt,
+    /// A path segment that is not UTF-8 or has control characters.
+    BadPath,
+    /// A queue, partition or group name above 1024 bytes; `what` is one of these words.
+    NameTooLong { what: &'static str },
+    /// Tenancy is on and the header is no UUID.
+    BadTenant,
+
+    // ---- input of a handler
+    /// `{"error":"bad body: <message>"}`
+    BadBody(String),
+    /// A typed query parameter does not parse; plain text.
+    BadQuery(String),
+    /// 400 with this text.
+    Invalid(String),
+    /// 404 with this text.
+    NotFound(String),
+
+    // ---- store
+    /// The store cannot be reached.
+    Pool,
+    /// `{"error":"<route> failed: <detail>"}`
+    StoreFailed { route: &'static str, detail: String },
+}
+
+impl Refusal {
+    /// What a failed store call of `route` answers. Source: data plane 1.3.
+    pub fn store(route: &'static str, error: &StoreError) -> Refusal {
+        match error {
+            StoreError::Unavailable(_) => Refusal::Pool,
+            StoreError::Refused(detail) | StoreError::Unknown(detail) => {
+                Refusal::StoreFailed { route, detail: detail.clone() }
+            }
+        }
+    }
+
+    /// Whether the connection must close after this answer: where the next request begins is not known for sure.
+    pub fn ends_connection(&self) -> bool {
+        matches!(
+            self,
+            Refusal::BadRequest(_)
+                | Refusal::TargetTooLong
+                | Refusal::HeadTooLarge
+                | Refusal::BodyTooLarge
+                | Refusal::Expectation
+                | Refusal::TooSlow
+        )
+    }
+
+    /// Status, and the text of the body (`None`: no body).
+    fn parts(&self) -> (u16, Option<String>) {
+        let text = |text: &str| Some(text.to_string());
+        match self {
+            Refusal::BadRequest(why) => (400, Some(format!("bad request: {why}"))),
+            Refusal::TargetTooLong => (414, text("request target too long")),
+            Refusal::HeadTooLarge => (431, text("request head too large")),
+            Refusal::BodyTooLarge => (413, text("length limit exceeded")),
+            Refusal::Expectation => (417, text("only 100-continue can be expected")),
+            Refusal::Encoding => (415, text("content encodings are not supported")),
+            Refusal::TooSlow => (408, text("request timed out")),
+            Refusal::NoSuchRoute => (404, text("Not Found")),
+            Refusal::MethodNotAllowed { .. } => (405, None),
+            Refusal::NotBuilt => (501, text("not implemented")),
+            Refusal::BadPath => (400, text("bad path: not UTF-8 or with control characters")),
+            Refusal::NameTooLong { what } => {
+                (400, Some(format!("{what} name is longer than {} bytes", crate::limits::NAME_BYTES_MAX)))
+            }
+            Refusal::BadTenant => (400, text("invalid x-queen-tenant header (must be a UUID)")),
+            Refusal::BadBody(why) => (400, Some(format!("bad body: {why}"))),
+            Refusal::BadQuery(why) => (400, Some(format!("bad query: {why}"))),
+            Refusal::Invalid(why) => (400, Some(why.clone())),
+            Refusal::NotFound(why) => (404, Some(why.clone())),
+            Refusal::Pool => (500, text("pool")),
+            Refusal::StoreFailed { route, detail } => (500, Some(format!("{route} failed: {detail}"))),
+        }
+    }
+
+    /// The answer as it goes out.
+    pub fn response(&self) -> Response {
+        let (status, text) = self.parts();
+        let Some(text) = text else {
+            let mut response = Response::empty(status);
+            if let Refusal::MethodNotAllowed { allow } = self {
+                response.headers.push(("allow", allow.clone()));
+            }
+            return response;
+        };
+        match self {
+            Refusal::BodyTooLarge | Refusal::BadQuery(_) => Response::text(status, text),
+            Refusal::NoSuchRoute => {
+                Response::json(status, r#"{"error":"Not Found","code":"no_such_route"}"#.as_bytes().to_vec())
+            }
+            _ => error(status, &text),
+        }
+    }
+}
+
+impl From<Refusal> for Response {
+    fn from(refusal: Refusal) -> Response {
+        refusal.response()
+    }
+}
+
+/// `{"error":"<text>"}` with a status of the caller's.
+pub fn error(status: u16, text: &str) -> Response {
+    let mut body = br#"{"error":"#.to_vec();
+    json_text(&mut body, text);
+    body.push(b'}');
+    Response::json(status, body)
+}
+
+/// Appends `text` as a JSON string, quotes included.
+pub fn json_text(into: &mut Vec<u8>, text: &str) {
+    into.push(b'"');
+    let mut plain = 0;
+    for (at, &byte) in text.as_bytes().iter().enumerate() {
+        let short = match byte {
+            b'"' => b"\\\"",
+            b'\\' => b"\\\\",
+            b'\n' => b"\\n",
+            b'\r' => b"\\r",
+            b'\t' => b"\\t",
+            0..0x20 => b"\\u",
+            _ => continue,
+        };
+        into.extend_from_slice(&text.as_bytes()[plain..at]);
+        into.extend_from_slice(short);
+        if short == b"\\u" {
+            into.extend_from_slice(format!("{byte:04x}").as_bytes());
+        }
+        plain = at + 1;
+    }
+    into.extend_from_slice(&text.as_bytes()[plain..]);
+    into.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(refusal: Refusal, status: u16, content_type: Option<&str>, body: &str) {
+        let response = refusal.response();
+        assert_eq!((response.status, response.content_type), (status, content_type));
+        assert_eq!(String::from_utf8(response.body).unwrap(), body);
+    }
+
+    #[test]
+    fn the_envelope_is_flat_and_escaped() {
+        let json = Some("application/json");
+        check(Refusal::Pool, 500, json, r#"{"error":"pool"}"#);
+        check(Refusal::NoSuchRoute, 404, json, r#"{"error":"Not Found","code":"no_such_route"}"#);
+        let detail = "\"a\\b\"\n\r\t\u{1}é".to_string();
+        let failed = Refusal::StoreFailed { route: "configure", detail };
+        check(failed, 500, json, r#"{"error":"configure failed: \"a\\b\"\n\r\t\u0001é"}"#);
+        check(Refusal::BadBody("x".into()), 400, json, r#"{"error":"bad body: x"}"#);
+    }
+
+    #[test]
+    fn too_large_and_bad_queries_are_plain_text() {
+        let text = Some("text/plain; charset=utf-8");
+        check(Refusal::BodyTooLarge, 413, text, "length limit exceeded");
+        check(Refusal::BadQuery("batch".into()), 400, text, "bad query: batch");
+    }
+
+    #[test]
+    fn a_wrong_method_is_empty_with_allow() {
+        let response = Refusal::MethodNotAllowed { allow: "GET, HEAD, OPTIONS".into() }.response();
+        assert_eq!((response.status, response.content_type, response.body.len()), (405, None, 0));
+        assert_eq!(response.headers, [("allow", "GET, HEAD, OPTIONS".to_string())]);
+    }
+}

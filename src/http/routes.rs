@@ -1,0 +1,390 @@
+//! Every route, one line each: method, path, access level, handler; and how a request finds its line.
+//!
+//! A `:name` takes one segment that is not empty. The first line that matches and takes the method wins, so a literal
+//! segment stands before a parameter in the same place (a test holds the order). A GET line answers HEAD too, except
+//! where GET changes state (a pop: access read-write). Source: data plane 1.3, 1.4, 15; operations 2.6 to 2.8.
+
+use super::head::Head;
+use super::refusals::Refusal;
+use super::{Method, Request, Response, ack, pop, push};
+use crate::conn::Service;
+use crate::core_thread::Core;
+use crate::limits::NAME_BYTES_MAX;
+use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// Who may call a route. Role sets, not a ladder: see [`Access::admits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Public,
+    ReadOnly,
+    WriteOnly,
+    ReadWrite,
+    Admin,
+}
+
+/// What a handler returns to the connection.
+pub type Answer = Pin<Box<dyn Future<Output = Response>>>;
+/// A handler as the table holds it.
+pub type Handler = fn(Rc<Core>, Request, Params) -> Answer;
+
+/// One line of the table.
+pub struct Route {
+    pub method: Method,
+    pub pattern: &'static str,
+    pub access: Access,
+    pub handler: Handler,
+}
+
+/// The `:name` segments of a request's path, decoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Params(Vec<(&'static str, String)>);
+
+impl Params {
+    /// The segment the route calls `:name`. A name the route does not have is a mistake of its handler.
+    pub fn get(&self, name: &str) -> &str {
+        let found = self.0.iter().find(|(key, _)| *key == name);
+        debug_assert!(found.is_some(), "the route has no :{name}");
+        found.map_or("", |(_, value)| value)
+    }
+
+    /// For tests of handlers.
+    pub fn of(pairs: &[(&'static str, &str)]) -> Params {
+        Params(pairs.iter().map(|&(name, value)| (name, value.to_string())).collect())
+    }
+}
+
+/// `METHOD "path" Access handler,` lines. A handler is `pub async fn(&Rc<Core>, &Request, &Params) -> Response`.
+macro_rules! routes {
+    ($($method:ident $pattern:literal $access:ident $handler:path,)*) => {
+        &[$(Route {
+            method: Method::$method,
+            pattern: $pattern,
+            access: Access::$access,
+            handler: |core, request, params| Box::pin(async move { $handler(&core, &request, &params).await }),
+        }),*]
+    };
+}
+
+/// A route of a later stage.
+async fn not_built(_: &Rc<Core>, _: &Request, _: &Params) -> Response {
+    Refusal::NotBuilt.response()
+}
+
+/// The hot ones first: the table is searched from the top.
+pub static ROUTES: &[Route] = routes! {
+    Post   "/api/v1/push"                                                       WriteOnly push::push,
+    Get    "/api/v1/pop/queue/:queue"                                           ReadWrite pop::queue,
+    Get    "/api/v1/pop/queue/:queue/partition/:partition"                      ReadWrite pop::partition,
+    Get    "/api/v1/pop"                                                        ReadWrite pop::discovery,
+    Post   "/api/v1/ack/batch"                                                  ReadWrite ack::batch,
+    Post   "/api/v1/ack"                                                        ReadWrite ack::single,
+    Post   "/api/v1/lease/:leaseId/extend"                                      ReadWrite not_built,
+    Post   "/api/v1/transaction"                                                ReadWrite not_built,
+
+    Post   "/api/v1/configure"                                                  ReadWrite not_built,
+    Get    "/api/v1/resources/queues"                                           ReadOnly  not_built,
+    Get    "/api/v1/resources/queues/:queue"                                    ReadOnly  not_built,
+    Get    "/api/v1/resources/queues/:queue/depth"                              ReadOnly  not_built,
+    Delete "/api/v1/resources/queues/:queue"                                    Admin     not_built,
+    Get    "/api/v1/resources/namespaces"                                       ReadOnly  not_built,
+    Get    "/api/v1/resources/tasks"                                            ReadOnly  not_built,
+    Get    "/api/v1/resources/partitions"                                       ReadOnly  not_built,
+    Get    "/api/v1/resources/overview"                                         ReadOnly  not_built,
+
+    Get    "/api/v1/messages"                                                   ReadOnly  not_built,
+    Get    "/api/v1/messages/:partitionId/:transactionId"                       ReadOnly  not_built,
+    Delete "/api/v1/messages/:partitionId/:transactionId"                       ReadWrite not_built,
+    Post   "/api/v1/messages/:partitionId/:transactionId/retry"                 ReadWrite not_built,
+    Get    "/api/v1/dlq"                                                        ReadOnly  not_built,
+    Delete "/api/v1/dlq"                                                        Admin     not_built,
+    Post   "/api/v1/dlq/:id/replay"                                             ReadWrite not_built,
+    Get    "/api/v1/consumer-groups"                                            ReadOnly  not_built,
+    Get    "/api/v1/consumer-groups/lagging"                                    ReadOnly  not_built,
+    Get    "/api/v1/consumer-groups/:group"                                     ReadOnly  not_built,
+    Post   "/api/v1/consumer-groups/:group/subscription"                        ReadWrite not_built,
+    Post   "/api/v1/consumer-groups/:group/queues/:queue/seek"                  ReadWrite not_built,
+    Post   "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek" ReadWrite not_built,
+    Delete "/api/v1/consumer-groups/:group"                                     Admin     not_built,
+    Delete "/api/v1/consumer-groups/:group/queues/:queue"                       Admin     not_built,
+    Post   "/api/v1/fetch"                                                      ReadOnly  not_built,
+    Post   "/api/v1/partitions/changed"                                         ReadOnly  not_built,
+
+    Get    "/api/v1/status"                                                     ReadOnly  not_built,
+    Get    "/api/v1/status/queues"                                              ReadOnly  not_built,
+    Get    "/api/v1/status/queues/:queue"                                       ReadOnly  not_built,
+    Get    "/health"                                                            Public    not_built,
+    Get    "/health/live"                                                       Public    not_built,
+    Get    "/metrics"                                                           Public    not_built,
+    Get    "/metrics/prometheus"                                                Public    not_built,
+    Get    "/status"                                                            ReadOnly  not_built,
+};
+
+/// The line of a request and its parameters, or the answer when there is none.
+pub fn find(method: Method, segments: &[String]) -> Result<(&'static Route, Params), Refusal> {
+    let mut known = false;
+    for route in ROUTES.iter().filter(|route| matches(route.pattern, segments)) {
+        if route.takes(method) {
+            return Ok((route, params(route.pattern, segments)?));
+        }
+        known = true;
+    }
+    Err(if known { Refusal::MethodNotAllowed { allow: allow(segments) } } else { Refusal::NoSuchRoute })
+}
+
+impl Route {
+    fn takes(&self, method: Method) -> bool {
+        self.method == method || (method == Method::Head && self.answers_head())
+    }
+
+    fn answers_head(&self) -> bool {
+        self.method == Method::Get && matches!(self.access, Access::Public | Access::ReadOnly)
+    }
+
+    /// The level a request of `method` needs here: HEAD has no rule of its own, so it needs the default.
+    pub fn access_of(&self, method: Method) -> Access {
+        match (self.access, method) {
+            (Access::Public, _) => Access::Public,
+            (_, Method::Head) => Access::ReadWrite,
+            (access, _) => access,
+        }
+    }
+}
+
+/// The level of a path that has no line. Source: operations 2.6, rows 4 and 15.
+pub fn access_elsewhere(path: &str) -> Access {
+    match path.starts_with("/api/v1/system/") || path.starts_with("/internal/") {
+        true => Access::Admin,
+        false => Access::ReadWrite,
+    }
+}
+
+/// The methods of a path, as `Allow` lists them; empty when no line matches.
+pub fn allow(segments: &[String]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    let mut add = |name| {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    };
+    for route in ROUTES.iter().filter(|route| matches(route.pattern, segments)) {
+        add(route.method.name());
+        if route.answers_head() {
+            add("HEAD");
+        }
+    }
+    if !names.is_empty() {
+        names.push("OPTIONS");
+    }
+    names.join(", ")
+}
+
+impl Method {
+    /// As a request line spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+            Method::Options => "OPTIONS",
+            Method::Other => "",
+        }
+    }
+}
+
+fn parts(pattern: &'static str) -> impl Iterator<Item = &'static str> {
+    pattern[1..].split('/')
+}
+
+fn matches(pattern: &'static str, segments: &[String]) -> bool {
+    let mut segments = segments.iter();
+    let all = parts(pattern).all(|part| match (segments.next(), part.starts_with(':')) {
+        (Some(segment), true) => !segment.is_empty(),
+        (Some(segment), false) => segment == part,
+        (None, _) => false,
+    });
+    all && segments.next().is_none()
+}
+
+fn params(pattern: &'static str, segments: &[String]) -> Result<Params, Refusal> {
+    let mut params = Vec::new();
+    for (part, segment) in parts(pattern).zip(segments) {
+        let Some(name) = part.strip_prefix(':') else { continue };
+        if matches!(name, "queue" | "partition" | "group") && segment.len() > NAME_BYTES_MAX {
+            return Err(Refusal::NameTooLong { what: name });
+        }
+        params.push((name, segment.clone()));
+    }
+    Ok(Params(params))
+}
+
+/// The tenant of a request. Source: operations 2.8.
+pub fn tenant(tenancy: bool, header: Option<&str>) -> Result<TenantId, Refusal> {
+    match header.map(str::trim) {
+        None | Some("") => Ok(TenantId::DEFAULT),
+        Some(_) if !tenancy => Ok(TenantId::DEFAULT),
+        Some(text) => canonical_uuid(text).map(TenantId).ok_or(Refusal::BadTenant),
+    }
+}
+
+/// `8-4-4-4-12` hex digits, nothing else.
+fn canonical_uuid(text: &str) -> Option<u128> {
+    let bytes = text.as_bytes();
+    let canonical = bytes.len() == 36
+        && bytes.iter().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => *byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        });
+    canonical.then(|| uuid::Uuid::parse_str(text).ok()).flatten().map(|uuid| uuid.as_u128())
+}
+
+/// The broker's API on one shard.
+pub struct Api {
+    pub core: Rc<Core>,
+    /// QUEEN_TENANCY_HEADER.
+    pub tenancy: bool,
+}
+
+/// What a head said, for its handler.
+pub struct Ticket {
+    to: To,
+    tenant: TenantId,
+}
+
+enum To {
+    Route(&'static Route, Params),
+    /// OPTIONS: what the path takes.
+    Options(String),
+}
+
+impl Service for Api {
+    type Ticket = Ticket;
+
+    fn admit(&self, head: &Head) -> Result<Ticket, Response> {
+        let found = match head.method {
+            Method::Options if head.path == "*" => Ok(To::Options("GET, HEAD, POST, PUT, DELETE, OPTIONS".into())),
+            Method::Options => match allow(&head.segments) {
+                none if none.is_empty() => Err(Refusal::NoSuchRoute),
+                allow => Ok(To::Options(allow)),
+            },
+            method => find(method, &head.segments).map(|(route, params)| To::Route(route, params)),
+        };
+        // Authentication comes here: before tenancy and routing are told.
+        let tenant = tenant(self.tenancy, head.tenant.as_deref())?;
+        Ok(Ticket { to: found?, tenant })
+    }
+
+    fn handle(&self, ticket: Ticket, mut request: Request) -> Answer {
+        request.tenant = ticket.tenant;
+        match ticket.to {
+            To::Route(route, params) => (route.handler)(self.core.clone(), request, params),
+            To::Options(allow) => Box::pin(std::future::ready(Response {
+                headers: vec![("allow", allow)],
+                ..Response::empty(204)
+            })),
+        }
+    }
+
+    fn give_back(&self, lease: LeaseId, claims: Vec<(PartitionId, GroupId)>) {
+        self.core.give_back(lease, claims);
+    }
+
+    fn shutdown(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        let core = self.core.clone();
+        Box::pin(async move { core.shutdown().await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments(path: &str) -> Vec<String> {
+        path[1..].split('/').map(String::from).collect()
+    }
+
+    #[track_caller]
+    fn check(method: Method, path: &str, want: Result<(&str, &[(&'static str, &str)]), Refusal>) {
+        let found = find(method, &segments(path)).map(|(route, params)| (route.pattern, params));
+        assert_eq!(found, want.map(|(pattern, params)| (pattern, Params::of(params))), "{path}");
+    }
+
+    #[test]
+    fn a_literal_segment_wins_over_a_parameter() {
+        let group = "/api/v1/consumer-groups/:group";
+        check(Method::Get, "/api/v1/consumer-groups/lagging", Ok(("/api/v1/consumer-groups/lagging", &[])));
+        check(Method::Get, "/api/v1/consumer-groups/a b/c".trim_end_matches("/c"), Ok((group, &[("group", "a b")])));
+        check(Method::Delete, "/api/v1/consumer-groups/lagging", Ok((group, &[("group", "lagging")])));
+        check(Method::Post, "/api/v1/ack/batch", Ok(("/api/v1/ack/batch", &[])));
+    }
+
+    #[test]
+    fn parameters_are_whole_segments_and_not_empty() {
+        let pinned = "/api/v1/pop/queue/:queue/partition/:partition";
+        let params: &[_] = &[("queue", "a"), ("partition", "0")];
+        check(Method::Get, "/api/v1/pop/queue/a/partition/0", Ok((pinned, params)));
+        for path in ["/api/v1/pop/queue/", "/api/v1/pop/", "/api/v1/push/", "/api", "/", "/api/v1/pop/queue/a/b", "/x"] {
+            check(Method::Get, path, Err(Refusal::NoSuchRoute));
+        }
+        let long = format!("/api/v1/pop/queue/{}", "x".repeat(NAME_BYTES_MAX + 1));
+        check(Method::Get, &long, Err(Refusal::NameTooLong { what: "queue" }));
+    }
+
+    #[test]
+    fn a_known_path_with_another_method_says_what_it_takes() {
+        let not_allowed = |allow: &str| Err(Refusal::MethodNotAllowed { allow: allow.into() });
+        check(Method::Get, "/api/v1/push", not_allowed("POST, OPTIONS"));
+        check(Method::Other, "/api/v1/dlq", not_allowed("GET, HEAD, DELETE, OPTIONS"));
+        check(Method::Put, "/api/v1/consumer-groups/lagging", not_allowed("GET, HEAD, DELETE, OPTIONS"));
+    }
+
+    #[test]
+    fn head_reads_and_never_pops() {
+        check(Method::Head, "/health", Ok(("/health", &[])));
+        check(Method::Head, "/api/v1/status", Ok(("/api/v1/status", &[])));
+        check(Method::Head, "/api/v1/pop", Err(Refusal::MethodNotAllowed { allow: "GET, OPTIONS".into() }));
+        let (route, _) = find(Method::Head, &segments("/api/v1/status")).unwrap();
+        assert_eq!(route.access_of(Method::Head), Access::ReadWrite);
+        assert_eq!(route.access_of(Method::Get), Access::ReadOnly);
+    }
+
+    #[test]
+    fn every_line_is_well_formed_and_reachable() {
+        for route in ROUTES {
+            assert!(route.pattern.starts_with('/') && !route.pattern.ends_with('/'), "{}", route.pattern);
+            let path = route.pattern.replace(':', "x-");
+            let (found, _) = find(route.method, &segments(&path)).unwrap();
+            assert!(std::ptr::eq(found, route), "{} finds {}", route.pattern, found.pattern);
+        }
+    }
+
+    #[test]
+    fn literal_segments_stand_before_parameters() {
+        for (at, later) in ROUTES.iter().enumerate() {
+            for earlier in ROUTES[..at].iter().filter(|earlier| earlier.method == later.method) {
+                let mut pairs = parts(earlier.pattern).zip(parts(later.pattern));
+                let split = pairs.find(|(a, b)| a != b);
+                let shadowed = split.is_some_and(|(a, b)| a.starts_with(':') && !b.starts_with(':'));
+                let same_length = parts(earlier.pattern).count() == parts(later.pattern).count();
+                assert!(!(shadowed && same_length), "{} hides {}", earlier.pattern, later.pattern);
+            }
+        }
+    }
+
+    #[test]
+    fn the_tenant_header_counts_only_with_tenancy_on() {
+        let id = "0A0B0C0D-0000-4000-8000-000000000007";
+        assert_eq!(tenant(true, Some(id)), Ok(TenantId(0x0a0b0c0d_0000_4000_8000_000000000007)));
+        for header in [None, Some(""), Some("  ")] {
+            assert_eq!(tenant(true, header), Ok(TenantId::DEFAULT));
+        }
+        for bad in ["x", "0a0b0c0d000040008000000000000007", "{0a0b0c0d-0000-4000-8000-000000000007}"] {
+            assert_eq!(tenant(true, Some(bad)), Err(Refusal::BadTenant));
+            assert_eq!(tenant(false, Some(bad)), Ok(TenantId::DEFAULT));
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What crosses from one thread to another, once: commands and their verdicts, state calls, the store's coming and going.
+
+use crate::state::{StateCall, StateReply};
+use crate::store::Target;
+use queen_shards::command::{Command, Verdict};
+use queen_shards::ids::{Micros, Slot, Stamp};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+#[derive(Debug)]
+pub enum Mail {
+    // ---- to a shard
+    /// From another shard: a command whose verdict goes to `slot`.
+    Command { slot: Slot, command: Command },
+    Verdict { slot: Slot, verdict: Verdict },
+    Wake { slot: Slot },
+    StateReply { slot: Slot, reply: StateReply },
+    /// From the control thread: the store can be used from now on.
+    StoreReady { target: Target, hash_secret: [u8; 16] },
+    /// From the control thread, every second: the store answered with this clock at that moment, or it did not.
+    Pulse { clock: Option<(Stamp, Micros)> },
+    Shutdown,
+    // ---- to the control thread
+    State { slot: Slot, call: StateCall },
+    /// A shard has answered its last request.
+    Finished,
+    /// SIGTERM or SIGINT arrived.
+    Signal,
+}
+
+/// Messages in one mailbox: as many as a shard can be asked by all connections of another shard at once, twice.
+pub const MAILBOX_MAX: usize = 1 << 14;
+
+/// Microseconds since the process started: one monotonic clock for all threads.
+pub fn now() -> Micros {
+    static START: OnceLock<Instant> = OnceLock::new();
+    Micros(START.get_or_init(Instant::now).elapsed().as_micros() as u64 + 1)
+}
+
+/// The mailboxes of all shards and, last, of the control thread.
+pub type Hub = crate::hub::Hub<Mail>;
+
+/// What is the same for all threads.
+#[derive(Clone)]
+pub struct Shared {
+    pub config: Arc<crate::config::Config>,
+    pub metrics: Arc<crate::telemetry::Metrics>,
+    pub hub: Hub,
+    /// Number of shards.
+    pub shards: usize,
+}
+
+impl Shared {
+    /// Mailbox of the control thread.
+    pub fn control(&self) -> usize {
+        self.shards
+    }
+}

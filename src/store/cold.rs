@@ -1,0 +1,379 @@
+//! Calls off the hot path: provisioning, groups, scans, reloads. Each may be repeated without harm.
+
+use crate::state::{StateCall, StateReply};
+use crate::store::failure::Nature;
+use crate::store::hot::run;
+use crate::store::params::{One, column, param};
+use crate::store::rows::Columns;
+use queen_shards::command::{Codec, Record, Start};
+use queen_shards::effect::{
+    Call, Contact, CursorRow, FoundLane, GroupRow, KeysRow, LaneRow, Reply, ScanRow, SeededCursor, StoreError,
+};
+use queen_shards::ids::{GroupId, PartitionId, Stamp, TenantId};
+use queen_shards::place::LaneKey;
+use tokio_postgres::{Client, Row};
+
+/// Runs a cold call. Source: `queen_shards::effect::Call`, which says what each of them does.
+pub async fn call(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+    match ask {
+        Call::Provision { lanes } => provision(client, lanes).await.map(Reply::Lanes),
+        Call::FindLane { lane } => find_lanes(client, std::slice::from_ref(lane)).await.map(Reply::Lanes),
+        Call::FindPartitions { .. } => find_partitions(client, ask).await,
+        Call::FindQueue { tenant, queue } => find_queue(client, *tenant, queue).await,
+        Call::OpenGroup { .. } => open_group(client, ask).await,
+        Call::Scan { .. } => scan(client, ask).await,
+        Call::SeedCursors { group, start, partitions } => seed_cursors(client, *group, *start, partitions).await,
+        Call::FindCursor { partition, group } => find_cursor(client, *partition, group).await,
+        Call::ReadKeys { .. } => read_keys(client, ask).await,
+        Call::ReadRecords { .. } => read_records(client, ask).await,
+    }
+}
+
+/// Runs a function of the state plane; the reply is its JSON text.
+///
+/// A lost answer is `Unknown`: some of them write. Source: `crate::state`.
+pub async fn state(client: &Client, call: &StateCall) -> StateReply {
+    let sql = format!("select queen.{}($1, $2::jsonb)::text", call.function.name());
+    let args = call.args.to_string();
+    let rows = run(
+        client,
+        Nature::Writes,
+        &sql,
+        &[param(&One::of(call.tenant.0)), param(&One::of(args.as_str()))],
+    )
+    .await?;
+    match rows.first() {
+        Some(row) => Columns::of(row).get(),
+        None => Ok(None),
+    }
+}
+
+/// One bounded step of removing what deleted queues left; rows removed.
+pub async fn purge_dead(client: &Client, limit: i32) -> Result<i32, StoreError> {
+    let rows = run(client, Nature::Repeatable, "select queen.purge_dead($1)", &[param(&One::of(limit))]).await?;
+    rows.first().map_or(Ok(0), |row| Columns::of(row).get())
+}
+
+const PROVISION: &str = "select * from queen.provision($1, $2, $3, $4)";
+
+async fn provision(client: &Client, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>>, StoreError> {
+    let n = lanes.len();
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        PROVISION,
+        &[
+            param(&column(n, |i| lanes[i].tenant.0)),
+            param(&column(n, |i| &*lanes[i].queue)),
+            param(&column(n, |i| &*lanes[i].partition)),
+            param(&column(n, |i| lanes[i].slot() as i32)),
+        ],
+    )
+    .await?;
+    in_order(n, &rows, |columns| columns.lane())
+}
+
+const FIND_LANES: &str = "select * from queen.find_lanes($1, $2, $3)";
+
+async fn find_lanes(client: &Client, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>>, StoreError> {
+    let n = lanes.len();
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        FIND_LANES,
+        &[
+            param(&column(n, |i| lanes[i].tenant.0)),
+            param(&column(n, |i| &*lanes[i].queue)),
+            param(&column(n, |i| &*lanes[i].partition)),
+        ],
+    )
+    .await?;
+    in_order(n, &rows, |columns| columns.lane())
+}
+
+const FIND_PARTITIONS: &str = "select * from queen.find_partitions($1, $2)";
+
+async fn find_partitions(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+    let Call::FindPartitions { tenant, ids } = ask else { unreachable!("dispatched by variant") };
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        FIND_PARTITIONS,
+        &[param(&One::of(tenant.0)), param(&column(ids.len(), |i| ids[i].0))],
+    )
+    .await?;
+    in_order(ids.len(), &rows, |columns| {
+        let row = columns.lane()?;
+        let queue = columns.get::<&str>()?.into();
+        let partition = columns.get::<&str>()?.into();
+        Ok(FoundLane { queue, partition, row })
+    })
+    .map(Reply::Found)
+}
+
+const OPEN_GROUP: &str = "select * from queen.open_group($1, $2, $3, $4, $5, $6)";
+
+async fn open_group(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+    let Call::OpenGroup { tenant, queue, group, contact } = ask else { unreachable!("dispatched by variant") };
+    let (contact, start) = match contact {
+        Contact::QueueMode => (0i16, Start::All),
+        Contact::Register(start) => (1, *start),
+        Contact::Pinned => (2, Start::All),
+    };
+    let (mode, start_at) = mode_of(start);
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        OPEN_GROUP,
+        &[
+            param(&One::of(tenant.0)),
+            param(&One::of(&**queue)),
+            param(&One::of(&**group)),
+            param(&One::of(contact)),
+            param(&One::of(mode)),
+            param(&One(start_at)),
+        ],
+    )
+    .await?;
+    let Some(row) = rows.first() else { return Ok(Reply::Group(None)) };
+    let mut columns = Columns::of(row);
+    let queue = columns.queue()?;
+    let (group, registered) = (GroupId(columns.get()?), columns.get()?);
+    Ok(Reply::Group(Some(GroupRow { queue, group, registered })))
+}
+
+/// The left join brings the clock along when nothing was found.
+const SCAN: &str = "select r.*, clock_timestamp() from (select) as one \
+    left join queen.scan($1, $2, $3, $4, $5, $6) as r on true";
+
+async fn scan(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+    let Call::Scan { queue, group, shard, shards, after, limit } = ask else { unreachable!("dispatched by variant") };
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        SCAN,
+        &[
+            param(&One::of(queue.0)),
+            param(&One::of(group.0)),
+            param(&One::of(*shard as i32)),
+            param(&One::of(*shards as i32)),
+            param(&One::of(after.0)),
+            param(&One::of((*limit).min(i32::MAX as u32) as i32)),
+        ],
+    )
+    .await?;
+    let mut found = Vec::with_capacity(rows.len());
+    let now = rows.first().map_or(Err(no_rows()), last_stamp)?;
+    for row in &rows {
+        let read_at = last_stamp(row)?;
+        let mut columns = Columns::of(row);
+        let Some(partition) = columns.get::<Option<i64>>()? else { break };
+        found.push(ScanRow {
+            partition: PartitionId(partition),
+            name: columns.get::<&str>()?.into(),
+            last_offset: columns.offset()?,
+            log_start: columns.offset()?,
+            last_created_at: columns.stamp()?,
+            cursor: columns.cursor(read_at)?,
+        });
+    }
+    Ok(Reply::Scanned { rows: found, now })
+}
+
+const SEED_CURSORS: &str = "select r.*, clock_timestamp() from (select) as one \
+    left join queen.seed_cursors($1, $2, $3, $4) as r on true";
+
+async fn seed_cursors(
+    client: &Client,
+    group: GroupId,
+    start: Start,
+    partitions: &[PartitionId],
+) -> Result<Reply, StoreError> {
+    let (mode, start_at) = mode_of(start);
+    let n = partitions.len();
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        SEED_CURSORS,
+        &[
+            param(&One::of(group.0)),
+            param(&One::of(mode)),
+            param(&One(start_at)),
+            param(&column(n, |i| partitions[i].0)),
+        ],
+    )
+    .await?;
+    let mut seeded = vec![None; n];
+    let now = rows.first().map_or(Err(no_rows()), last_stamp)?;
+    for row in &rows {
+        let read_at = last_stamp(row)?;
+        let mut columns = Columns::of(row);
+        let Some(ord) = columns.get::<Option<i64>>()? else { break };
+        let at = place(ord, n)?;
+        let (last_offset, log_start) = (columns.offset()?, columns.offset()?);
+        seeded[at] = columns.cursor(read_at)?.map(|row| SeededCursor { row, last_offset, log_start });
+    }
+    Ok(Reply::Cursors { rows: seeded, now })
+}
+
+const FIND_QUEUE: &str = "select * from queen.find_queue($1, $2)";
+
+async fn find_queue(client: &Client, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        FIND_QUEUE,
+        &[param(&One::of(tenant.0)), param(&One::of(queue))],
+    )
+    .await?;
+    Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
+}
+
+const FIND_CURSOR: &str = "select *, clock_timestamp() from queen.find_cursor($1, $2)";
+
+async fn find_cursor(client: &Client, partition: PartitionId, group: &str) -> Result<Reply, StoreError> {
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        FIND_CURSOR,
+        &[param(&One::of(partition.0)), param(&One::of(group))],
+    )
+    .await?;
+    let Some(row) = rows.first() else {
+        return Ok(Reply::Cursor(None));
+    };
+    let read_at = last_stamp(row)?;
+    let mut columns = Columns::of(row);
+    columns.skip(2);
+    let group: Option<i64> = columns.get()?;
+    let cursor: Option<CursorRow> = columns.cursor(read_at)?;
+    Ok(Reply::Cursor(group.map(GroupId).zip(cursor)))
+}
+
+const READ_KEYS: &str = "select * from queen.read_keys($1, $2, $3, $4, $5, $6)";
+
+async fn read_keys(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+    let Call::ReadKeys { partition, from, to, since, limit, newest_first } = ask else {
+        unreachable!("dispatched by variant")
+    };
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        READ_KEYS,
+        &[
+            param(&One::of(partition.0)),
+            param(&One::of(from.0)),
+            param(&One::of(to.0)),
+            param(&One(*since)),
+            param(&One::of((*limit).min(i32::MAX as u32) as i32)),
+            param(&One::of(*newest_first)),
+        ],
+    )
+    .await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let mut columns = Columns::of(row);
+        match columns.offset_opt()? {
+            Some(base) => found.push(KeysRow { base, created_at: columns.stamp()?, keys: columns.bytes()? }),
+            None => {
+                columns.skip(2);
+                let (complete, now) = (columns.get()?, columns.stamp()?);
+                if *newest_first {
+                    found.reverse();
+                }
+                return Ok(Reply::Keys { rows: found, complete, now });
+            }
+        }
+    }
+    Err(StoreError::Refused("read_keys has no last row".into()))
+}
+
+const READ_RECORDS: &str = "select * from queen.read_records($1, $2, $3, $4, $5)";
+
+async fn read_records(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+    let Call::ReadRecords { partition, from, to, bytes, messages } = ask else { unreachable!("dispatched by variant") };
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        READ_RECORDS,
+        &[
+            param(&One::of(partition.0)),
+            param(&One::of(from.0)),
+            param(&One::of(to.0)),
+            param(&One::of((*bytes).min(i64::MAX as u64) as i64)),
+            param(&One::of((*messages).min(i32::MAX as u32) as i32)),
+        ],
+    )
+    .await?;
+    let mut records = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let mut columns = Columns::of(row);
+        let Some(base) = columns.offset_opt()? else {
+            columns.skip(7);
+            return Ok(Reply::Records { records, log_start: columns.offset()? });
+        };
+        records.push(Record {
+            base,
+            created_at: columns.stamp()?,
+            count: columns.count()?,
+            codec: codec_of(columns.get()?)?,
+            flags: columns.get::<i16>()? as u8,
+            raw_len: columns.count()?,
+            body: columns.bytes()?,
+            frames: None,
+            keys: columns.bytes()?,
+        });
+    }
+    Err(StoreError::Refused("read_records has no last row".into()))
+}
+
+fn codec_of(number: i16) -> Result<Codec, StoreError> {
+    match number {
+        0 => Ok(Codec::Raw),
+        1 => Ok(Codec::Zstd),
+        _ => Err(StoreError::Refused(format!("unknown codec {number} in a stored record"))),
+    }
+}
+
+/// A start as the functions take it.
+fn mode_of(start: Start) -> (&'static str, Option<Stamp>) {
+    match start {
+        Start::All => ("all", None),
+        Start::New => ("new", None),
+        Start::At(at) => ("timestamp", Some(at)),
+    }
+}
+
+/// The stamp in the last column.
+fn last_stamp(row: &Row) -> Result<Stamp, StoreError> {
+    let mut columns = Columns::of(row);
+    columns.skip(row.len() - 1);
+    columns.stamp()
+}
+
+fn no_rows() -> StoreError {
+    StoreError::Refused("no rows where there is always one".into())
+}
+
+/// The 1-based `ord` of a row as an index below `n`.
+fn place(ord: i64, n: usize) -> Result<usize, StoreError> {
+    usize::try_from(ord - 1)
+        .ok()
+        .filter(|at| *at < n)
+        .ok_or_else(|| StoreError::Refused(format!("place {ord} of {n} in an answer")))
+}
+
+/// Rows that begin with `ord`, put where they belong; `None` where no row came.
+fn in_order<'a, T>(
+    n: usize,
+    rows: &'a [Row],
+    read: impl Fn(&mut Columns<'a>) -> Result<T, StoreError>,
+) -> Result<Vec<Option<T>>, StoreError> {
+    let mut found: Vec<Option<T>> = std::iter::repeat_with(|| None).take(n).collect();
+    for row in rows {
+        let mut columns = Columns::of(row);
+        let at = place(columns.get()?, n)?;
+        found[at] = Some(read(&mut columns)?);
+    }
+    Ok(found)
+}

@@ -1,0 +1,387 @@
+//! The database at boot: checked, brought to this binary's schema, and the facts that the broker needs of it.
+//!
+//!     boot: server fit? -> schema ours, and not newer? -> nothing to do
+//!                                                      -> lock -> migrations -> functions -> secret -> facts
+//!
+//! Holds: one broker applies at a time; every statement is a transaction of its own that waits at most LOCK_WAIT for a
+//! lock, so live traffic of other brokers never queues behind DDL for longer; running it again does nothing; what is not
+//! ours is never altered. Never kills a session.
+
+use crate::store::connect::{Conn, Target, pause};
+use crate::store::failure::{Nature, judge};
+use crate::store::hot::run;
+use crate::store::params::{One, param};
+use crate::store::sql_files::{FUNCTIONS, MIGRATIONS, SqlFile, newest};
+use queen_shards::effect::StoreError;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio_postgres::{Client, Row};
+
+/// The advisory lock of an apply; every broker that ever applied this schema uses it. Source: operations 8.4.
+const LOCK_KEY: i64 = 778_120_010;
+/// Between two tries for it.
+const LOCK_POLL: Duration = Duration::from_millis(100);
+/// Longest wait for another broker's apply; longer than an apply retries (RETRY_MAX) for one stuck statement.
+const APPLY_WAIT_MAX: Duration = Duration::from_secs(600);
+/// `lock_timeout` of a statement. Source: operations 8.4.
+const LOCK_WAIT: &str = "2s";
+/// How long a statement that finds no lock is tried again. Source: operations 8.4.
+const RETRY_MAX: Duration = Duration::from_secs(180);
+/// Pause between tries, plus up to as much at random.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Oldest PostgreSQL. Source: operations 8.1.
+const OLDEST_SERVER: i32 = 150_000;
+
+/// What the broker needs to know of its database.
+#[derive(Clone, Debug)]
+pub struct StoreFacts {
+    /// Key of the dedup hash; drawn once for the life of the database.
+    pub hash_secret: [u8; 16],
+    /// Tells one database cluster from another, and from its restored copy's older self only together with a timeline.
+    pub system_identifier: u64,
+    /// As `server_version` says it.
+    pub server_version: String,
+    /// Connections an ordinary role can have, of all clients together.
+    pub connections_max: u32,
+    /// What an operator should look at; one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Why the broker cannot use this database.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BootError {
+    /// It is away, or busy with something that passes: wait and try again.
+    #[error(transparent)]
+    Wait(#[from] StoreError),
+    /// It answered, and it will not do. One line that names the remedy.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// Checks the server, applies the schema unless told not to, and reads the facts.
+///
+/// Two connections to `target` while it applies: one holds the lock in an open transaction, so that it works through a
+/// transaction-mode pooler and ends with the connection, whatever happens to the broker.
+///
+/// Source: operations 1.2 row 4, 7.6, 8.1, 8.4.
+pub async fn boot(target: &Target, apply: bool) -> Result<StoreFacts, BootError> {
+    let conn = Conn::new(target.clone(), "queen boot");
+    let client = conn.get().await?;
+    check_server(&client).await?;
+    match (standing(&client).await?, apply) {
+        (Standing::Foreign, _) => {
+            return Err(unfit(
+                "the database has a schema \"queen\" that this product did not make; \
+                name another database (PG_DATABASE), or rename that schema",
+            ));
+        }
+        (Standing::Absent, false) => {
+            return Err(unfit("the schema is not there and QUEEN_APPLY_SCHEMA is off; apply it once with it on"));
+        }
+        (Standing::Ours { version }, _) if newest() < version => {
+            return Err(unfit(&format!(
+                "the database has schema version {version}, this binary knows {}; run the newer binary",
+                newest()
+            )));
+        }
+        (Standing::Ours { .. }, false) => {}
+        (standing, true) => {
+            if !is_current(&client, standing).await? {
+                apply_all(target, &client).await?;
+            }
+        }
+    }
+    facts(&client).await
+}
+
+/// What stands in schema `queen`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nothing, or a schema without anything in it.
+    Absent,
+    Ours {
+        version: i32,
+    },
+    Foreign,
+}
+
+/// Whether this server can hold the store at all. Source: operations 8.1.
+pub async fn check_server(client: &Client) -> Result<(), BootError> {
+    let rows = ask(
+        client,
+        "select current_setting('server_version_num')::integer, current_setting('server_version'),
+            current_setting('server_encoding'), current_setting('default_transaction_isolation'),
+            pg_is_in_recovery() or current_setting('transaction_read_only')::boolean, current_database()::text",
+    )
+    .await?;
+    let row = first(&rows)?;
+    let (number, name): (i32, &str) = (row.get(0), row.get(1));
+    let (encoding, isolation, read_only, database): (&str, &str, bool, &str) =
+        (row.get(2), row.get(3), row.get(4), row.get(5));
+    if number < OLDEST_SERVER {
+        return Err(unfit(&format!("PostgreSQL {name} is too old; 15 or newer is needed")));
+    }
+    if encoding != "UTF8" {
+        return Err(unfit(&format!(
+            "database \"{database}\" has encoding {encoding}; one with UTF8 is needed: \
+            create database {database}_utf8 encoding 'UTF8' template template0"
+        )));
+    }
+    if isolation != "read committed" {
+        return Err(unfit(&format!(
+            "default_transaction_isolation is \"{isolation}\"; the broker needs read committed: \
+            alter database \"{database}\" set default_transaction_isolation to 'read committed'"
+        )));
+    }
+    if read_only {
+        return Err(StoreError::Unavailable("the server is read-only".into()).into());
+    }
+    Ok(())
+}
+
+async fn standing(client: &Client) -> Result<Standing, BootError> {
+    let rows = ask(
+        client,
+        "select to_regclass('queen.migrations') is not null,
+            exists (select from pg_class as c where c.relnamespace = n.oid)
+                or exists (select from pg_proc as p where p.pronamespace = n.oid)
+        from pg_namespace as n where n.nspname = 'queen'",
+    )
+    .await?;
+    Ok(match rows.first().map(|row| (row.get(0), row.get(1))) {
+        None | Some((false, false)) => Standing::Absent,
+        Some((false, true)) => Standing::Foreign,
+        Some((true, _)) => {
+            let rows = ask(client, "select coalesce(max(version), 0) from queen.migrations").await?;
+            Standing::Ours { version: first(&rows)?.get(0) }
+        }
+    })
+}
+
+/// Whether schema, functions and secret are as this binary brings them: then no lock is taken.
+async fn is_current(client: &Client, standing: Standing) -> Result<bool, BootError> {
+    if standing != (Standing::Ours { version: newest() }) {
+        return Ok(false);
+    }
+    let installed = installed(client).await?;
+    let secret = ask(client, "select from queen.system_state where key = 'hash_secret'").await?;
+    Ok(!secret.is_empty() && FUNCTIONS.iter().all(|f| installed.get(f.name) == Some(&f.checksum())))
+}
+
+/// Checksums of the functions in the database.
+async fn installed(client: &Client) -> Result<HashMap<String, String>, BootError> {
+    let rows = ask(client, "select name, checksum from queen.functions").await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+async fn apply_all(target: &Target, client: &Client) -> Result<(), BootError> {
+    let lock = Conn::new(target.clone(), "queen schema lock");
+    let holder = lock.get().await?;
+    take_lock(&holder).await?;
+    let done = apply_locked(client).await;
+    // Closing the connection would do; this frees the lock before the answer.
+    let _ = holder.batch_execute("rollback").await;
+    done
+}
+
+async fn take_lock(holder: &Rc<Client>) -> Result<(), BootError> {
+    let begun = Instant::now();
+    loop {
+        send(holder, "begin; set local idle_in_transaction_session_timeout = 0").await?;
+        let rows = ask(holder, &format!("select pg_try_advisory_xact_lock({LOCK_KEY})")).await?;
+        if first(&rows)?.get(0) {
+            return Ok(());
+        }
+        send(holder, "rollback").await?;
+        if APPLY_WAIT_MAX < begun.elapsed() {
+            let text = "another broker has been applying the schema for ten minutes";
+            return Err(StoreError::Unavailable(text.into()).into());
+        }
+        pause(LOCK_POLL).await;
+    }
+}
+
+async fn apply_locked(client: &Client) -> Result<(), BootError> {
+    // Made in one transaction: a schema without these two tables is not ours.
+    const OWN: SqlFile = SqlFile {
+        name: "0000_own",
+        text: "create schema if not exists queen;
+            create table if not exists queen.migrations (
+                version integer not null,
+                name text not null,
+                applied_at timestamptz not null default clock_timestamp(),
+                constraint migrations_pk primary key (version)
+            );
+            create table if not exists queen.functions (
+                name text not null,
+                checksum text not null,
+                applied_at timestamptz not null default clock_timestamp(),
+                constraint functions_pk primary key (name)
+            )",
+    };
+    let version = match standing(client).await? {
+        Standing::Absent => 0,
+        Standing::Ours { version } => version,
+        Standing::Foreign => return Err(unfit("schema \"queen\" has appeared meanwhile, and is not ours")),
+    };
+    if version == 0 {
+        execute(client, &OWN, OWN.text).await?;
+    }
+    for file in MIGRATIONS.iter().filter(|file| version < file.version()) {
+        for statement in file.statements() {
+            execute(client, file, statement).await?;
+        }
+        let record = format!(
+            "insert into queen.migrations (version, name) values ({}, '{}') on conflict do nothing",
+            file.version(),
+            file.name
+        );
+        execute(client, file, &record).await?;
+    }
+    let installed = installed(client).await?;
+    for file in FUNCTIONS.iter().filter(|file| installed.get(file.name) != Some(&file.checksum())) {
+        // One transaction, so that a drop and its create leave no gap, and a crash leaves no wrong checksum.
+        let record = format!(
+            "{}\n;insert into queen.functions as f (name, checksum) values ('{}', '{}')
+            on conflict (name) do update set checksum = excluded.checksum, applied_at = clock_timestamp()",
+            file.text,
+            file.name,
+            file.checksum()
+        );
+        execute(client, file, &record).await?;
+    }
+    let secret = format!(
+        "insert into queen.system_state (key, value) values ('hash_secret', '\"{:032x}\"') on conflict do nothing",
+        draw_secret().map_err(|e| unfit(&format!("no randomness for the hash secret: {e}")))?
+    );
+    execute(client, &OWN, &secret).await
+}
+
+/// Runs SQL of a file as one transaction; again and again while it finds no lock.
+async fn execute(client: &Client, file: &SqlFile, sql: &str) -> Result<(), BootError> {
+    let concurrently = sql.to_ascii_lowercase().contains("index concurrently");
+    let whole = match concurrently {
+        true => sql.to_owned(),
+        false => format!(
+            "begin; set local lock_timeout = '{LOCK_WAIT}'; set local client_min_messages = warning;
+            set local check_function_bodies = off;\n{sql}\n;commit"
+        ),
+    };
+    let begun = Instant::now();
+    loop {
+        let Err(error) = client.batch_execute(&whole).await else { return Ok(()) };
+        let code = error.as_db_error().map(|e| e.code().code().to_owned());
+        if !client.is_closed() {
+            let _ = client.batch_execute("rollback").await;
+        }
+        let passes = matches!(code.as_deref(), Some("55P03" | "40P01"));
+        if passes && begun.elapsed() < RETRY_MAX {
+            pause(RETRY_PAUSE + RETRY_PAUSE.mul_f64(f64::from(begun.elapsed().subsec_nanos() % 1000) / 1000.0)).await;
+            continue;
+        }
+        let why = judge(&error, Nature::Repeatable);
+        let what = sql.lines().find(|l| !l.trim().is_empty() && !l.trim().starts_with("--")).unwrap_or("").trim();
+        return Err(match why {
+            StoreError::Unavailable(_) if !passes => why.into(),
+            _ if passes => {
+                let blockers = blockers(client).await.unwrap_or_default();
+                unfit(&format!("schema apply is blocked: {}.sql at \"{what}\"; sessions in the way: {blockers}", file.name))
+            }
+            _ => unfit(&format!("schema apply failed: {}.sql at \"{what}\": {why}", file.name)),
+        });
+    }
+}
+
+/// Sessions that hold locks on our tables, on one line.
+async fn blockers(client: &Client) -> Result<String, BootError> {
+    let rows = ask(
+        client,
+        "select distinct format('pid %s (%s, %s)', a.pid, a.application_name, a.state)
+        from pg_locks as l
+        join pg_class as c on c.oid = l.relation
+        join pg_namespace as n on n.oid = c.relnamespace
+        join pg_stat_activity as a on a.pid = l.pid
+        where n.nspname = 'queen' and a.pid <> pg_backend_pid() and a.state <> 'idle'
+        order by 1 limit 10",
+    )
+    .await?;
+    let lines: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    Ok(if lines.is_empty() { "none now".into() } else { lines.join(", ") })
+}
+
+async fn facts(client: &Client) -> Result<StoreFacts, BootError> {
+    let rows = ask(client, "select value #>> '{}' from queen.system_state where key = 'hash_secret'").await?;
+    let hash_secret = rows
+        .first()
+        .and_then(|row| row.get::<_, Option<&str>>(0))
+        .filter(|text| text.len() == 32)
+        .and_then(|text| u128::from_str_radix(text, 16).ok())
+        .ok_or_else(|| unfit("queen.system_state has no hash_secret of 32 hex digits"))?
+        .to_be_bytes();
+    let rows = ask(
+        client,
+        "select (select system_identifier from pg_control_system()), current_setting('server_version'),
+            greatest(current_setting('max_connections')::integer
+                - current_setting('superuser_reserved_connections')::integer, 0),
+            array_to_string(array(
+                select c.relname from pg_index as i
+                join pg_class as c on c.oid = i.indexrelid
+                join pg_namespace as n on n.oid = c.relnamespace
+                where n.nspname = 'queen' and not i.indisvalid
+                order by 1
+            ), ', ')",
+    )
+    .await?;
+    let row = first(&rows)?;
+    let invalid: &str = row.get(3);
+    let mut warnings = Vec::new();
+    if !invalid.is_empty() {
+        warnings.push(format!("invalid indexes are left over in schema queen: {invalid}; drop them"));
+    }
+    Ok(StoreFacts {
+        hash_secret,
+        system_identifier: row.get::<_, i64>(0) as u64,
+        server_version: row.get(1),
+        connections_max: row.get::<_, i32>(2) as u32,
+        warnings,
+    })
+}
+
+async fn ask(client: &Client, sql: &str) -> Result<Vec<Row>, BootError> {
+    run(client, Nature::Repeatable, sql, &[]).await.map_err(|error| match error {
+        StoreError::Unavailable(_) => BootError::Wait(error),
+        refused => unfit(&refused.to_string()),
+    })
+}
+
+async fn send(client: &Client, sql: &str) -> Result<(), BootError> {
+    client.batch_execute(sql).await.map_err(|error| judge(&error, Nature::Repeatable).into())
+}
+
+fn first(rows: &[Row]) -> Result<&Row, BootError> {
+    rows.first().ok_or_else(|| unfit("the server answered without a row"))
+}
+
+fn unfit(text: &str) -> BootError {
+    BootError::Unfit(text.into())
+}
+
+/// 128 bits from the kernel.
+fn draw_secret() -> std::io::Result<u128> {
+    let mut bytes = [0u8; 16];
+    // SAFETY: writes at most 16 bytes into 16.
+    match unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } {
+        16 => Ok(u128::from_be_bytes(bytes)),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Reads the value of a flag in `queen.system_state` as JSON text; `None` when it was never set.
+///
+/// Source: operations 1.5, step 8.
+pub async fn system_state(client: &Client, key: &str) -> Result<Option<String>, StoreError> {
+    let sql = "select value::text from queen.system_state where key = $1";
+    let rows = run(client, Nature::Repeatable, sql, &[param(&One::of(key))]).await?;
+    Ok(rows.first().map(|row| row.get(0)))
+}

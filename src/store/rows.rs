@@ -1,0 +1,137 @@
+//! Rows as PostgreSQL sends them to the engine's shapes.
+
+use crate::store::params::from_pg;
+use bytes::Bytes;
+use queen_shards::effect::{CursorRow, LaneRow, Options, QueueRow, StoreError};
+use queen_shards::ids::{LeaseId, Offset, PartitionId, QueueId, Stamp};
+use std::error::Error;
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Type};
+
+/// A `timestamptz`, a `uuid`: fixed width, read without a calendar.
+#[derive(Clone, Copy)]
+struct Time(Stamp);
+#[derive(Clone, Copy)]
+struct Uuid(u128);
+
+impl<'a> FromSql<'a> for Time {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Time, Box<dyn Error + Sync + Send>> {
+        Ok(Time(from_pg(i64::from_be_bytes(raw.try_into()?))))
+    }
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::TIMESTAMPTZ
+    }
+}
+
+impl<'a> FromSql<'a> for Uuid {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Uuid, Box<dyn Error + Sync + Send>> {
+        Ok(Uuid(u128::from_be_bytes(raw.try_into()?)))
+    }
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::UUID
+    }
+}
+
+/// Reads the columns of a row one after the other.
+pub struct Columns<'a> {
+    row: &'a Row,
+    next: usize,
+}
+
+type Read<T> = Result<T, StoreError>;
+
+impl<'a> Columns<'a> {
+    pub fn of(row: &'a Row) -> Columns<'a> {
+        Columns { row, next: 0 }
+    }
+
+    /// The next column. A type that does not fit means that other functions are installed than this binary brought.
+    pub fn get<T: FromSql<'a>>(&mut self) -> Read<T> {
+        let at = self.next;
+        self.next += 1;
+        self.row.try_get(at).map_err(|e| StoreError::Refused(format!("unexpected answer: {e}")))
+    }
+
+    pub fn skip(&mut self, columns: usize) {
+        self.next += columns;
+    }
+
+    pub fn offset(&mut self) -> Read<Offset> {
+        self.get().map(Offset)
+    }
+
+    pub fn offset_opt(&mut self) -> Read<Option<Offset>> {
+        Ok(self.get::<Option<i64>>()?.map(Offset))
+    }
+
+    pub fn stamp(&mut self) -> Read<Stamp> {
+        Ok(self.get::<Time>()?.0)
+    }
+
+    pub fn stamp_opt(&mut self) -> Read<Option<Stamp>> {
+        Ok(self.get::<Option<Time>>()?.map(|t| t.0))
+    }
+
+    pub fn lease(&mut self) -> Read<LeaseId> {
+        Ok(self.get::<Option<Uuid>>()?.map_or(LeaseId::NONE, |u| LeaseId(u.0)))
+    }
+
+    pub fn count(&mut self) -> Read<u32> {
+        Ok(self.get::<i32>()?.max(0) as u32)
+    }
+
+    pub fn bytes(&mut self) -> Read<Bytes> {
+        self.get::<&[u8]>().map(Bytes::copy_from_slice)
+    }
+
+    /// queue_id and eight option columns.
+    pub fn queue(&mut self) -> Read<QueueRow> {
+        let id = QueueId(self.get::<Uuid>()?.0);
+        let options = Options {
+            lease_secs: self.count()?,
+            retry_limit: self.count()?,
+            dead_letter: self.get()?,
+            delay_secs: self.count()?,
+            window_secs: self.count()?,
+            dedup_secs: self.count()?,
+            fill_wait_ms: self.count()?,
+            encrypted: self.get()?,
+        };
+        Ok(QueueRow { id, options })
+    }
+
+    /// A queue's columns, then partition_id, last_offset, log_start, last_created_at.
+    pub fn lane(&mut self) -> Read<LaneRow> {
+        Ok(LaneRow {
+            queue: self.queue()?,
+            partition: PartitionId(self.get()?),
+            last_offset: self.offset()?,
+            log_start: self.offset()?,
+            last_created_at: self.stamp()?,
+        })
+    }
+
+    /// version, committed, lease_id, lease_expires_at, batch_end, retry_count, attempt_start, attempt_count; `None`
+    /// when there is no row.
+    pub fn cursor(&mut self, now: Stamp) -> Read<Option<CursorRow>> {
+        let Some(version) = self.get::<Option<i64>>()? else {
+            self.skip(7);
+            return Ok(None);
+        };
+        Ok(Some(CursorRow {
+            version,
+            committed: self.offset()?,
+            lease: self.lease()?,
+            lease_left_us: lease_left(self.stamp_opt()?, now),
+            batch_end: self.offset_opt()?,
+            retry_count: self.count()?,
+            attempt_start: self.offset_opt()?,
+            attempt_count: self.count()?,
+        }))
+    }
+}
+
+/// Microseconds until a lease ends; 0 when there is none.
+pub fn lease_left(expires_at: Option<Stamp>, now: Stamp) -> i64 {
+    expires_at.map_or(0, |at| at.0.saturating_sub(now.0))
+}

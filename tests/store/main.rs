@@ -1,0 +1,13 @@
+//! The store against a real PostgreSQL: a private cluster, one database per test.
+
+mod support;
+
+mod appends;
+mod connections;
+mod cursors;
+mod embedded;
+mod groups;
+mod plans;
+mod provisioning;
+mod reads;
+mod schema;
