@@ -119,17 +119,14 @@ impl Shard {
     }
 
     fn run_pinned(&mut self, at: Ref, key: &LaneKey) {
-        let Some(lane_ref) = self.lanes.find(key) else {
+        // While a push is provisioning it, the partition may be an old one all the same.
+        let Some(lane_ref) = self.lanes.find(key).filter(|&lane| self.lanes[lane].id.0 != 0) else {
             if self.is_absent(key) {
                 return self.finish_pop(at);
             }
             self.pops[at].pending += 1;
             return self.ask(Call::FindLane { lane: key.clone() }, Pending::FindLane { job: at, key: key.clone() });
         };
-        if self.lanes[lane_ref].id.0 == 0 {
-            // A push that makes the partition is on its way; nothing of it is stored yet.
-            return self.finish_pop(at);
-        }
         let queue = self.lanes[lane_ref].queue;
         let name = self.pops[at].pop.group.clone();
         let group = self.queues.group_entry(queue, &name);
@@ -181,11 +178,19 @@ impl Shard {
     }
 
     pub(crate) fn group_opened(&mut self, group: Ref, contact: Contact, row: Result<Option<GroupRow>, StoreError>) {
+        let stale = self.is_stale();
         let Some(state) = self.queues.groups.get_mut(group) else { return };
         if state.state != GroupState::Opening {
             return;
         }
         let queue = state.queue;
+        if stale && row.is_ok() {
+            // Asked before a queue changed: once more.
+            let (tenant, name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
+            let group_name = self.queues.groups[group].name.clone();
+            let call = Call::OpenGroup { tenant, queue: name, group: group_name, contact };
+            return self.ask(call, Pending::OpenGroup { group, contact });
+        }
         match row {
             Ok(Some(row)) => {
                 if self.queues.slab[queue].row.is_some_and(|known| known.id != row.queue.id) {
@@ -232,7 +237,11 @@ impl Shard {
 
     pub(crate) fn scanned(&mut self, group: Ref, page: Result<Vec<ScanRow>, StoreError>) {
         let Some(state) = self.queues.groups.get_mut(group) else { return };
-        let GroupState::Scanning(_) = state.state else { return };
+        let GroupState::Scanning(after) = state.state else { return };
+        if self.is_stale() && page.is_ok() {
+            return self.scan(group, after);
+        }
+        let state = self.queues.groups.get_mut(group).expect("just seen");
         let rows = match page {
             Ok(rows) => rows,
             Err(_) => {
@@ -296,11 +305,20 @@ impl Shard {
     pub(crate) fn pinned_found(&mut self, at: Ref, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
         let Some(job) = self.pops.get_mut(at) else { return };
         job.pending -= 1;
+        if self.is_stale() && row.is_ok() {
+            return self.run_pop(at);
+        }
         match row {
             Ok(Some(row)) => {
                 let lane = self.lane_entry(key);
-                if self.lanes[lane].id.0 == 0 && self.lanes[lane].state == LaneState::Unknown {
-                    self.know_lane(lane, row);
+                if self.lanes[lane].id.0 == 0 {
+                    if self.lanes[lane].state == LaneState::Unknown {
+                        self.know_lane(lane, row);
+                    } else {
+                        self.lanes.identify(lane, row.partition);
+                        self.lanes[lane].saw_end(row.last_offset);
+                        self.lanes[lane].log_start = row.log_start;
+                    }
                 }
                 self.run_pop(at);
             }
@@ -548,10 +566,12 @@ impl Shard {
         rows: Result<Vec<Option<SeededCursor>>, StoreError>,
     ) {
         let now = self.now;
+        let stale = self.is_stale();
         self.pops[at].pending -= 1;
         let Some(state) = self.queues.groups.get_mut(group) else { return self.run_pop(at) };
         state.seeding = state.seeding.saturating_sub(1);
         match rows {
+            Ok(_) if stale => lanes.into_iter().for_each(|lane| self.free_cursor(lane, group)),
             Ok(rows) => {
                 for (lane_ref, row) in lanes.into_iter().zip(rows) {
                     let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { continue };

@@ -181,6 +181,9 @@ impl Shard {
     pub(crate) fn free_cursor(&mut self, lane: Ref, group: Ref) {
         let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) else { return };
         cursor.busy = false;
+        if cursor.forget {
+            cursor.forget_row();
+        }
         if let Some(ticket) = cursor.waiting.pop_front() {
             // The others wait for the one that goes on now; it ends here again.
             self.start_set(ticket);
