@@ -604,19 +604,31 @@ impl Shard {
             self.remember(lane, group, &claim);
         }
         self.free_cursor(lane, group);
-        // Retention was quicker: what it took is not delivered.
+        // Retention was quicker: what it took is not delivered, and is not counted.
+        let granted = claim.start;
         claim.start = claim.start.max(log_start);
         claim.records.retain(|record| record.last() >= claim.start);
         let Some(job) = self.pops.get_mut(at) else { return };
-        job.pending -= 1;
-        let (partition, group_id) = (claim.partition, claim.group);
-        let empty = claim.start > claim.end;
-        if !empty {
+        job.batch_left += (claim.start.min(claim.end.plus(1)).0 - granted.0) as u32;
+        if claim.start <= claim.end {
             job.claims.push(claim);
-        } else if let Some(lease) = lease {
-            self.give_back(lease, vec![(partition, group_id)]);
+        } else {
+            job.partitions_left += 1;
+            if let Some(lease) = lease
+                && self.undo_claim(lane, group, lease, Some(at))
+            {
+                return;
+            }
         }
-        self.run_pop(at);
+        self.pop_goes_on(at);
+    }
+
+    /// One thing a pop waited for is over.
+    pub(crate) fn pop_goes_on(&mut self, at: Ref) {
+        if let Some(job) = self.pops.get_mut(at) {
+            job.pending -= 1;
+            self.run_pop(at);
+        }
     }
 
     /// A claim that was not made: its budget is free again.

@@ -54,7 +54,7 @@ fn simulate(seed: u64, turns: u64, planted: Planted, verbose: bool) -> Trace {
     }
     world.heal();
     let deadline = world.t + DRAIN_US;
-    while !world.clients_idle() {
+    while !world.clients_idle() || world.store_busy() {
         let open = world.step(deadline);
         if !open {
             world.oracle.fail(None, "clients wait for ever");

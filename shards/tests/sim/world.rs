@@ -581,6 +581,11 @@ impl World {
         }
     }
 
+    /// Whether some store call is still on its way, though its answer may have been given up.
+    pub fn store_busy(&self) -> bool {
+        !self.tickets.is_empty()
+    }
+
     pub fn clients_idle(&self) -> bool {
         self.clients.iter().all(|(client, _)| match client {
             Client::Producer(producer) => producer.idle(),
