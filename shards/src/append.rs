@@ -442,6 +442,8 @@ impl Shard {
                 frames,
                 keys: segment.keys,
             });
+        }
+        if !std::mem::replace(&mut lane.in_tail_order, true) {
             self.tail_order.push_back(at);
         }
         while lane.tail.bytes() > self.config.lane_tail_bytes_max {

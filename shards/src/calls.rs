@@ -23,10 +23,10 @@ pub(crate) enum Pending {
     LoadKeys { lane: Ref, to: Offset, since: Option<Stamp> },
     Originals { lane: Ref, from: Offset, draft: JudgedDraft },
     FindQueue { slot: Slot, tenant: TenantId, queue: Arc<str> },
-    OpenGroup { group: Ref, contact: crate::effect::Contact },
-    Scan { group: Ref },
+    OpenGroup { group: Ref, epoch: u32, contact: crate::effect::Contact },
+    Scan { group: Ref, epoch: u32 },
     FindLane { job: Ref, key: LaneKey },
-    Seed { job: Ref, group: Ref, lanes: Vec<Ref> },
+    Seed { job: Ref, group: Ref, epoch: u32, lanes: Vec<Ref> },
     ReadClaim { job: Ref, group: Ref, lane: Ref, start: Offset, wanted: u32 },
     FindPartition { ticket: Ticket },
     FindCursor { ticket: Ticket, lane: Ref },
@@ -103,14 +103,15 @@ impl Shard {
                 self.queue_found(tenant, &queue, row);
                 self.reply(slot, Verdict::Done);
             }
-            Pending::OpenGroup { group, contact } => {
+            Pending::OpenGroup { group, epoch, .. } | Pending::Scan { group, epoch } if self.is_past(group, epoch) => {}
+            Pending::OpenGroup { group, contact, .. } => {
                 let row = result.and_then(|reply| match reply {
                     Reply::Group(row) => Ok(row),
                     other => Err(unexpected(&other)),
                 });
                 self.group_opened(group, contact, row);
             }
-            Pending::Scan { group } => {
+            Pending::Scan { group, .. } => {
                 let page = result.and_then(|reply| match reply {
                     Reply::Scanned { rows, now } => {
                         self.read_clock(now);
@@ -124,7 +125,7 @@ impl Shard {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.pinned_found(job, &key, row);
             }
-            Pending::Seed { job, group, lanes } => {
+            Pending::Seed { job, group, epoch, lanes } => {
                 let rows = result.and_then(|reply| match reply {
                     Reply::Cursors { rows, now } => {
                         self.read_clock(now);
@@ -132,7 +133,7 @@ impl Shard {
                     }
                     other => Err(unexpected(&other)),
                 });
-                self.seeded(job, group, lanes, rows);
+                self.seeded(job, group, epoch, lanes, rows);
             }
             Pending::ReadClaim { job, group, lane, start, wanted } => {
                 self.claim_read(job, group, lane, start, wanted, result.and_then(records_of));
@@ -160,6 +161,11 @@ impl Shard {
                 self.poison_read((ticket, lane, group, tries, ruled), read);
             }
         }
+    }
+
+    /// Whether a group was forgotten since something was asked for it.
+    pub(crate) fn is_past(&self, group: Ref, epoch: u32) -> bool {
+        self.queues.groups.get(group).is_none_or(|g| g.epoch != epoch)
     }
 
     fn keys_of(&mut self, reply: Reply) -> Result<(Vec<crate::effect::KeysRow>, bool), StoreError> {

@@ -171,26 +171,18 @@ impl Shard {
         let state = &mut self.queues.groups[group];
         state.state = GroupState::Opening;
         state.pops.push(at);
-        let (name, queue) = (state.name.clone(), state.queue);
+        let (name, queue, epoch) = (state.name.clone(), state.queue, state.epoch);
         let (tenant, queue_name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
         let call = Call::OpenGroup { tenant, queue: queue_name, group: name, contact };
-        self.ask(call, Pending::OpenGroup { group, contact });
+        self.ask(call, Pending::OpenGroup { group, epoch, contact });
     }
 
     pub(crate) fn group_opened(&mut self, group: Ref, contact: Contact, row: Result<Option<GroupRow>, StoreError>) {
-        let stale = self.is_stale();
         let Some(state) = self.queues.groups.get_mut(group) else { return };
         if state.state != GroupState::Opening {
             return;
         }
         let queue = state.queue;
-        if stale && row.is_ok() {
-            // Asked before a queue changed: once more.
-            let (tenant, name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
-            let group_name = self.queues.groups[group].name.clone();
-            let call = Call::OpenGroup { tenant, queue: name, group: group_name, contact };
-            return self.ask(call, Pending::OpenGroup { group, contact });
-        }
         match row {
             Ok(Some(row)) => {
                 if self.queues.slab[queue].row.is_some_and(|known| known.id != row.queue.id) {
@@ -228,20 +220,16 @@ impl Shard {
     fn scan(&mut self, group: Ref, after: PartitionId) {
         let state = &mut self.queues.groups[group];
         state.state = GroupState::Scanning(after);
-        let id = state.id;
+        let (id, epoch) = (state.id, state.epoch);
         let queue = self.queues.slab[state.queue].row.expect("an opened group's queue is known").id;
         let (shard, shards) = (self.config.index as u32, self.config.shards as u32);
         let call = Call::Scan { queue, group: id, shard, shards, after, limit: SCAN_PAGE };
-        self.ask(call, Pending::Scan { group });
+        self.ask(call, Pending::Scan { group, epoch });
     }
 
     pub(crate) fn scanned(&mut self, group: Ref, page: Result<Vec<ScanRow>, StoreError>) {
         let Some(state) = self.queues.groups.get_mut(group) else { return };
-        let GroupState::Scanning(after) = state.state else { return };
-        if self.is_stale() && page.is_ok() {
-            return self.scan(group, after);
-        }
-        let state = self.queues.groups.get_mut(group).expect("just seen");
+        let GroupState::Scanning(_) = state.state else { return };
         let rows = match page {
             Ok(rows) => rows,
             Err(_) => {
@@ -553,25 +541,29 @@ impl Shard {
         let start = if *self.queues.groups[group].name == *QUEUE_MODE { Start::All } else { self.pops[at].pop.start };
         let state = &mut self.queues.groups[group];
         state.seeding += 1;
+        let epoch = state.epoch;
         let partitions = lanes.iter().map(|&l| self.lanes[l].id).collect();
         let call = Call::SeedCursors { group: state.id, start, partitions };
-        self.ask(call, Pending::Seed { job: at, group, lanes });
+        self.ask(call, Pending::Seed { job: at, group, epoch, lanes });
     }
 
     pub(crate) fn seeded(
         &mut self,
         at: Ref,
         group: Ref,
+        epoch: u32,
         lanes: Vec<Ref>,
         rows: Result<Vec<Option<SeededCursor>>, StoreError>,
     ) {
         let now = self.now;
-        let stale = self.is_stale();
         self.pops[at].pending -= 1;
-        let Some(state) = self.queues.groups.get_mut(group) else { return self.run_pop(at) };
+        if self.is_past(group, epoch) {
+            lanes.into_iter().for_each(|lane| self.free_cursor(lane, group));
+            return self.run_pop(at);
+        }
+        let state = &mut self.queues.groups[group];
         state.seeding = state.seeding.saturating_sub(1);
         match rows {
-            Ok(_) if stale => lanes.into_iter().for_each(|lane| self.free_cursor(lane, group)),
             Ok(rows) => {
                 for (lane_ref, row) in lanes.into_iter().zip(rows) {
                     let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { continue };

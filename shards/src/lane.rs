@@ -49,6 +49,8 @@ pub struct Lane {
     pub window_since: Stamp,
     pub window: Window,
     pub tail: Tail,
+    /// In the order in which tails lose records when the budget is exceeded.
+    pub in_tail_order: bool,
     pub drafts: VecDeque<WaitingDraft>,
     pub cursors: Vec<Cursor>,
     /// When a draft last arrived, for eviction.
@@ -161,6 +163,7 @@ impl Lane {
             window_since: SINCE_NEVER,
             window: Window::new(),
             tail: Tail::default(),
+            in_tail_order: false,
             drafts: VecDeque::new(),
             cursors: Vec::new(),
             touched: now,

@@ -438,6 +438,8 @@ impl Shard {
             let group = self.queues.slab[queue].groups[i];
             let state = &mut self.queues.groups[group];
             state.state = GroupState::Unknown;
+            state.epoch += 1;
+            state.seeding = 0;
             state.registered = false;
             for pop in std::mem::take(&mut state.pops) {
                 self.run_pop(pop);
@@ -497,9 +499,12 @@ impl Shard {
 
     fn keep_budgets(&mut self) {
         while self.tail_bytes > self.config.tail_bytes_max {
-            let Some(lane) = self.tail_order.pop_front() else { break };
-            if let Some(lane) = self.lanes.slab.get_mut(lane) {
-                self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.drop_front());
+            let Some(at) = self.tail_order.pop_front() else { break };
+            let Some(lane) = self.lanes.slab.get_mut(at) else { continue };
+            self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.drop_front());
+            lane.in_tail_order = lane.tail.first().is_some();
+            if lane.in_tail_order {
+                self.tail_order.push_back(at);
             }
         }
         let places = self.lanes.slab.len().min(SWEEP_STEP);
