@@ -94,6 +94,10 @@ impl Shard {
             Pending::Originals { lane, from, draft } => {
                 self.originals_read(lane, from, draft, result.and_then(records_of));
             }
+            Pending::FindQueue { slot, tenant, queue } if self.is_stale() && result.is_ok() => {
+                // The queue changed again meanwhile, and that answer may be in already.
+                self.ask(Call::FindQueue { tenant, queue: queue.clone() }, Pending::FindQueue { slot, tenant, queue });
+            }
             Pending::FindQueue { slot, tenant, queue } => {
                 // Without an answer nothing of the queue can be trusted: an empty row forgets it all.
                 let row = match result {
