@@ -119,17 +119,14 @@ impl Shard {
     }
 
     fn run_pinned(&mut self, at: Ref, key: &LaneKey) {
-        let Some(lane_ref) = self.lanes.find(key) else {
+        // While a push is provisioning it, the partition may be an old one all the same.
+        let Some(lane_ref) = self.lanes.find(key).filter(|&lane| self.lanes[lane].id.0 != 0) else {
             if self.is_absent(key) {
                 return self.finish_pop(at);
             }
             self.pops[at].pending += 1;
             return self.ask(Call::FindLane { lane: key.clone() }, Pending::FindLane { job: at, key: key.clone() });
         };
-        if self.lanes[lane_ref].id.0 == 0 {
-            // A push that makes the partition is on its way; nothing of it is stored yet.
-            return self.finish_pop(at);
-        }
         let queue = self.lanes[lane_ref].queue;
         let name = self.pops[at].pop.group.clone();
         let group = self.queues.group_entry(queue, &name);
@@ -296,11 +293,20 @@ impl Shard {
     pub(crate) fn pinned_found(&mut self, at: Ref, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
         let Some(job) = self.pops.get_mut(at) else { return };
         job.pending -= 1;
+        if self.is_stale() && row.is_ok() {
+            return self.run_pop(at);
+        }
         match row {
             Ok(Some(row)) => {
                 let lane = self.lane_entry(key);
-                if self.lanes[lane].id.0 == 0 && self.lanes[lane].state == LaneState::Unknown {
-                    self.know_lane(lane, row);
+                if self.lanes[lane].id.0 == 0 {
+                    if self.lanes[lane].state == LaneState::Unknown {
+                        self.know_lane(lane, row);
+                    } else {
+                        self.lanes.identify(lane, row.partition);
+                        self.lanes[lane].saw_end(row.last_offset);
+                        self.lanes[lane].log_start = row.log_start;
+                    }
                 }
                 self.run_pop(at);
             }
@@ -551,6 +557,7 @@ impl Shard {
         let now = self.now;
         self.pops[at].pending -= 1;
         if self.is_past(group, epoch) {
+            lanes.into_iter().for_each(|lane| self.free_cursor(lane, group));
             return self.run_pop(at);
         }
         let state = &mut self.queues.groups[group];
@@ -588,19 +595,31 @@ impl Shard {
             self.remember(lane, group, &claim);
         }
         self.free_cursor(lane, group);
-        // Retention was quicker: what it took is not delivered.
+        // Retention was quicker: what it took is not delivered, and is not counted.
+        let granted = claim.start;
         claim.start = claim.start.max(log_start);
         claim.records.retain(|record| record.last() >= claim.start);
         let Some(job) = self.pops.get_mut(at) else { return };
-        job.pending -= 1;
-        let (partition, group_id) = (claim.partition, claim.group);
-        let empty = claim.start > claim.end;
-        if !empty {
+        job.batch_left += (claim.start.min(claim.end.plus(1)).0 - granted.0) as u32;
+        if claim.start <= claim.end {
             job.claims.push(claim);
-        } else if let Some(lease) = lease {
-            self.give_back(lease, vec![(partition, group_id)]);
+        } else {
+            job.partitions_left += 1;
+            if let Some(lease) = lease
+                && self.undo_claim(lane, group, lease, Some(at))
+            {
+                return;
+            }
         }
-        self.run_pop(at);
+        self.pop_goes_on(at);
+    }
+
+    /// One thing a pop waited for is over.
+    pub(crate) fn pop_goes_on(&mut self, at: Ref) {
+        if let Some(job) = self.pops.get_mut(at) {
+            job.pending -= 1;
+            self.run_pop(at);
+        }
     }
 
     /// A claim that was not made: its budget is free again.
