@@ -264,7 +264,7 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
     let mut claim_any = !asking.fills;
     let (mut woken, mut empty_wakes, mut rested) = (false, 0, false);
     // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
-    let mut guards = Vec::new();
+    let mut guards: Vec<WatchGuard>;
     let mut parked = None;
     loop {
         let sources = match sources(core, asking, woken).await {
