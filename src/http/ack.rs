@@ -14,7 +14,7 @@ use super::{Request, Response};
 use crate::core_thread::Core;
 use futures_util::future::join_all;
 use parse::{Ack, Acks};
-use queen_shards::command::{AckOutcome, AckItem, AckOutcome, AckSet, Command, QUEUE_MODE, SetVerdict, Verdict};
+use queen_shards::command::{AckItem, AckOutcome, AckSet, Command, QUEUE_MODE, SetVerdict, Verdict};
 use queen_shards::ids::{LeaseId, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::place::owner_of_partition;
