@@ -340,6 +340,7 @@ impl Shard {
     /// Serves the ring until the budget is spent, the ring is empty, or cursors have to be read first.
     fn select(&mut self, at: Ref, group: Ref) {
         let mut unread = Vec::new();
+        let mut theirs = Vec::new();
         loop {
             let job = &self.pops[at];
             if job.batch_left == 0 || job.partitions_left == 0 || job.bytes_left == 0 {
@@ -347,12 +348,18 @@ impl Shard {
             }
             let Some(lane_ref) = self.queues.groups[group].ready.pop_front() else { break };
             let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { continue };
+            if job.claims.iter().any(|claim| claim.partition == lane.id) {
+                // Its claim of this answer is over already: for somebody else.
+                theirs.push(lane_ref);
+                continue;
+            }
             lane.cursor_entry(group).in_ready = false;
             self.serve(at, group, lane_ref, &mut unread);
             if unread.len() >= SEED_MAX {
                 break;
             }
         }
+        self.queues.groups[group].ready.extend(theirs);
         if !unread.is_empty() {
             self.seed(at, group, unread);
         }

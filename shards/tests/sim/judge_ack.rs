@@ -47,6 +47,10 @@ impl Oracle {
         if fates.iter().any(|fate| fits(&fate.items, fate.released)) {
             return Ok(());
         }
+        let deleted = self.ledger.parts.get(&set.partition).is_some_and(|part| !part.alive);
+        if deleted && (all(AckOutcome::ConsumerNotFound) || all(AckOutcome::NotOwned)) {
+            return Ok(());
+        }
         if !disturbed && let Some(fate) = fates.iter().find(|fate| fate.sure) {
             return Err(format!("the cursor was moved by it ({fate:?})"));
         }
