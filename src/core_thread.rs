@@ -21,6 +21,7 @@ use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -28,6 +29,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Mail taken from the mailbox before other tasks run.
 const MAIL_BATCH: usize = 256;
+/// Pause before a full mailbox is tried again.
+const LATE_PAUSE: Duration = Duration::from_millis(1);
 
 /// An answer to a question of this thread.
 #[derive(Debug)]
@@ -62,6 +65,8 @@ pub struct Core {
     leases: Cell<u16>,
     closing: Cell<bool>,
     closed: RefCell<Vec<Waker>>,
+    /// Mail that waits for room, by target.
+    late: RefCell<Vec<VecDeque<Mail>>>,
 }
 
 impl Core {
@@ -89,6 +94,7 @@ impl Core {
                 leases: Cell::new(random_bits() as u16),
                 closing: Cell::new(false),
                 closed: RefCell::default(),
+                late: RefCell::new((0..shared.hub.targets()).map(|_| VecDeque::new()).collect()),
                 shared,
             }
         })
@@ -178,15 +184,31 @@ impl Core {
         }
     }
 
-    /// Sends without waiting for room: a full mailbox takes it when it can.
-    fn post(&self, target: usize, mail: Mail) {
-        if let Err(mail) = self.shared.hub.send(target, mail) {
-            let hub = self.shared.hub.clone();
-            rt::spawn(async move { hub.send_wait(target, mail).await });
+    /// Sends without waiting for room. What a full mailbox does not take goes to it later, in order. Bounded by what is
+    /// asked: a reply per command, a watch and an unwatch per parked pop.
+    fn post(self: &Rc<Self>, target: usize, mail: Mail) {
+        let mut late = self.late.borrow_mut();
+        if !late[target].is_empty() {
+            return late[target].push_back(mail);
         }
+        let Err(mail) = self.shared.hub.send(target, mail) else { return };
+        late[target].push_back(mail);
+        let core = self.clone();
+        rt::spawn(async move {
+            loop {
+                let Some(mail) = core.late.borrow_mut()[target].pop_front() else { return };
+                match core.shared.hub.send(target, mail) {
+                    Ok(()) => {}
+                    Err(mail) => {
+                        core.late.borrow_mut()[target].push_front(mail);
+                        rt::sleep(LATE_PAUSE).await;
+                    }
+                }
+            }
+        });
     }
 
-    fn tell(&self, shard: usize, slot: queen_shards::ids::Slot, command: Command) {
+    fn tell(self: &Rc<Self>, shard: usize, slot: queen_shards::ids::Slot, command: Command) {
         if shard == self.index {
             self.enter(Event::Command { slot, command });
         } else {
@@ -204,7 +226,7 @@ impl Core {
     }
 
     /// Gives claims back whose answer could not be written.
-    pub fn give_back(&self, lease: LeaseId, claims: Vec<(PartitionId, GroupId)>) {
+    pub fn give_back(self: &Rc<Self>, lease: LeaseId, claims: Vec<(PartitionId, GroupId)>) {
         let shards = self.shards();
         let mut by_owner: Vec<Vec<(PartitionId, GroupId)>> = vec![Vec::new(); shards];
         for claim in claims {
@@ -251,7 +273,7 @@ impl Core {
 
     // ---- mail
 
-    fn receive(&self, mail: Mail) {
+    fn receive(self: &Rc<Self>, mail: Mail) {
         match mail {
             Mail::Command { slot, command } => self.enter(Event::Command { slot, command }),
             Mail::Verdict { slot, verdict } => self.answer(slot, Answer::Verdict(verdict)),
@@ -282,14 +304,14 @@ impl Core {
         }
     }
 
-    fn answer(&self, slot: queen_shards::ids::Slot, answer: Answer) {
+    fn answer(self: &Rc<Self>, slot: queen_shards::ids::Slot, answer: Answer) {
         if let Err(answer) = self.slots.answer(slot, answer) {
             self.take_back(answer);
         }
     }
 
     /// An answer nobody waits for any more: what it claimed is free again.
-    fn take_back(&self, answer: Answer) {
+    fn take_back(self: &Rc<Self>, answer: Answer) {
         if let Answer::Verdict(Verdict::Pop(verdict)) = answer
             && let Some(lease) = verdict.lease
         {

@@ -83,8 +83,7 @@ impl Shard {
             GroupState::Opening => return self.queues.groups[group].pops.push(at),
             GroupState::Unknown | GroupState::Met if !(state.registered && state.state == GroupState::Met) => {
                 let start = self.pops[at].pop.start;
-                let contact =
-                    if *state.name == *QUEUE_MODE { Contact::QueueMode } else { Contact::Register(start) };
+                let contact = if *state.name == *QUEUE_MODE { Contact::QueueMode } else { Contact::Register(start) };
                 return self.open_group(at, group, contact);
             }
             GroupState::Unknown | GroupState::Met => {
@@ -95,7 +94,8 @@ impl Shard {
             GroupState::Scanning(_) | GroupState::Open => {}
         }
         self.pops[at].fill_wait_ms = self.queues.options(queue).fill_wait_ms;
-        let wanted = self.pops[at].pop.at_least;
+        // A queue that does not wait for batches to fill is served at the first ask.
+        let wanted = if self.pops[at].fill_wait_ms == 0 { 0 } else { self.pops[at].pop.at_least };
         if wanted > 0 && self.pops[at].claims.is_empty() {
             let ready = self.count_ready(group, wanted);
             if ready < wanted && self.queues.groups[group].state == GroupState::Open {
@@ -461,8 +461,7 @@ impl Shard {
         let cursor = lane.cursor_entry(group);
         cursor.stamp_at = Some((start, created_at));
         cursor.busy = false;
-        let standing =
-            standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
+        let standing = standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
         let job = &self.pops[at];
         let last = records.last().expect("not empty").last();
         let mut end = last.min(start.plus(job.batch_left as i64 - 1));
