@@ -124,9 +124,8 @@ impl Oracle {
         let mut found: Vec<Path> = Vec::new();
         self.search(case, case.before, None, &mut Vec::new(), &mut found);
         if found.is_empty() {
-            let overlaps = case.before.live(case.now.stamp)
-                && case.after.lease.is_some()
-                && case.after.lease != case.before.lease;
+            let overlaps =
+                case.before.live(case.now.stamp) && case.after.lease.is_some() && case.after.lease != case.before.lease;
             let what = if overlaps { "C7: two leases overlap" } else { "a cursor move that nothing explains" };
             let asks: Vec<String> = case.candidates.iter().map(|candidate| self.describe(candidate)).collect();
             let text = format!(
@@ -140,8 +139,8 @@ impl Oracle {
         if let Some((Candidate::Pop(index), _)) = found[0].last() {
             self.grant(case, group, *index);
         }
-        if case.letter.is_some() {
-            self.letters.push((case.id, group));
+        if let Some(letter) = case.letter {
+            self.letters.push((case.id, group, letter.offset));
         }
     }
 
