@@ -127,8 +127,14 @@ impl Shard {
                 let queue = lane.queue;
                 let group = self.queues.group_entry(queue, &name);
                 let state = &mut self.queues.groups[group];
+                let opening = state.state == GroupState::Opening;
+                if state.id != id && !opening {
+                    // Never met, or made again under its name.
+                    state.state = GroupState::Unknown;
+                    state.registered = false;
+                }
+                state.id = id;
                 if state.state == GroupState::Unknown {
-                    state.id = id;
                     state.state = GroupState::Met;
                 }
                 let now = self.now;

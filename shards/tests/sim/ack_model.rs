@@ -36,6 +36,8 @@ pub struct Judged {
 #[derive(Clone, Copy, Debug)]
 pub struct Assume {
     pub live: bool,
+    /// The lease is so near its end that a broker may reckon otherwise.
+    pub unsure: bool,
     pub last_offset: Offset,
     /// Keys below are not found.
     pub forgotten: Offset,
@@ -129,7 +131,7 @@ pub fn judge(row: &Cursor, part: &Part, set: &AckSet, options: &Options, assume:
         Found::At(_) => bit(AckOutcome::Accepted),
     });
     let changed = next != *row;
-    let released = match (row.lease.is_some() && !next.lease.is_some(), assume.live) {
+    let released = match (row.lease.is_some() && !next.lease.is_some(), assume.live && !assume.unsure) {
         (true, false) => None,
         (released, _) => Some(released),
     };

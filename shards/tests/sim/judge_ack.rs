@@ -73,7 +73,8 @@ impl Oracle {
                 for forgotten in either(Offset(0), part.forgotten) {
                     for unreadable in either(Offset(0), part.log_start) {
                         for last_offset in self.log_ends(set.partition, set, began.t) {
-                            let assume = Assume { live, last_offset, forgotten, unreadable };
+                            let unsure = self.nearly_over(state, now.stamp);
+                            let assume = Assume { live, unsure, last_offset, forgotten, unreadable };
                             for options in &options {
                                 let judged = judge(state, part, set, options, assume);
                                 if judged.next.is_none() && fits(&judged.items, judged.released) {
