@@ -33,6 +33,8 @@ pub(crate) enum Timer {
     Offer { lane: Ref, group: Ref },
     /// A lane whose row was locked may try to close again.
     Close { lane: Ref },
+    /// A lane of which nothing is known since a commit without an answer is read again.
+    Reread { lane: Ref },
 }
 
 #[derive(Debug)]
@@ -189,6 +191,7 @@ impl Shard {
                     }
                 }
                 Timer::Close { lane } => self.prepare(lane),
+                Timer::Reread { lane } => self.reread(lane),
             }
         }
     }

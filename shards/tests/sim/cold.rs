@@ -207,9 +207,7 @@ impl Store {
         let mine = rows.filter(|(id, row)| {
             let cursor = self.cursors.get(&(**id, group));
             let next = cursor.map_or(Offset(0), |cursor| cursor.committed.plus(1)).max(row.log_start);
-            row.queue == queue
-                && owner_of_partition(**id, shards as usize) == shard as usize
-                && next <= row.last_offset
+            row.queue == queue && owner_of_partition(**id, shards as usize) == shard as usize && next <= row.last_offset
         });
         let read = mine.take(limit as usize).map(|(id, row)| ScanRow {
             partition: *id,
