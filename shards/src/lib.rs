@@ -14,6 +14,7 @@ pub mod key;
 pub mod lease_id;
 pub mod limits;
 pub mod place;
+pub mod sealed;
 pub mod shard;
 pub mod tail;
 pub mod window;

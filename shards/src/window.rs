@@ -17,6 +17,7 @@ mod slab;
 
 use crate::effect::key_at;
 use crate::ids::{Key, Offset, Stamp};
+use crate::sealed::Slice;
 use index::Index;
 use slab::Slab;
 use std::collections::BTreeSet;
@@ -55,7 +56,8 @@ impl Window {
 
     /// Enters the keys (16 bytes each) of one stored segment.
     ///
-    /// Segments come in ascending offsets, as they lie in the log; what is already here is skipped. About 100 ns a key.
+    /// Segments come in ascending offsets, as they lie in the log; keys at or below the last offset held are skipped, so
+    /// to reach further back it is cleared and loaded again. About 100 ns a key.
     pub fn insert(&mut self, base: Offset, created_at: Stamp, keys: &[u8]) {
         for i in 0..keys.len() / 16 {
             self.enter(Entry { key: key_at(keys, i), offset: base.plus(i as i64), created_at });
@@ -130,6 +132,30 @@ impl Window {
         }
     }
 
+    /// Copies keys from the old end into `slice`, after those it has; `true` once it is full.
+    ///
+    /// In steps of about 0.2 ms. The newest keys are never copied. Nothing is forgotten: see
+    /// [`drop_through`](Window::drop_through).
+    pub fn copy_oldest(&self, slice: &mut Slice) -> bool {
+        let Held::Many(many) = &self.held else { return false };
+        for _ in 0..COPY_MAX {
+            let Some(chunk) = many.slab.full_after(slice.last()) else { return false };
+            if !slice.add(chunk) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Forgets whole chunks up to the offset `last`, whose sealed run is stored now; `true` when none is left.
+    ///
+    /// In bounded steps, as [`expire`](Window::expire).
+    pub fn drop_through(&mut self, last: Offset) -> bool {
+        let Held::Many(many) = &mut self.held else { return true };
+        many.drop_through(last);
+        !many.slab.front_ends_through(last)
+    }
+
     /// Forgets everything, and frees it.
     pub fn clear(&mut self) {
         self.held = Held::Nothing;
@@ -172,6 +198,8 @@ struct Many {
     entered: usize,
 }
 
+/// Chunks copied per step.
+const COPY_MAX: usize = 32;
 /// Chunks let go per expiry: about 0.1 ms.
 const RETIRE_MAX: usize = 256;
 /// The same while there are repeats, each key of a chunk costing a look into them: about 0.3 ms a chunk.
@@ -211,22 +239,32 @@ impl Many {
     }
 
     fn expire(&mut self, floor: Stamp) {
+        self.retire_while(|slab| slab.front_ends_before(floor));
+        self.index.tidy(&self.slab);
+    }
+
+    fn drop_through(&mut self, last: Offset) {
+        self.retire_while(|slab| slab.front_ends_through(last));
+        self.index.tidy(&self.slab);
+    }
+
+    /// Lets chunks go from the old end, a bounded number of them, but more than have come since the last time.
+    fn retire_while(&mut self, goes: impl Fn(&Slab) -> bool) {
         let keep_up = 2 * std::mem::take(&mut self.entered) / slab::CHUNK_KEYS;
         let most = if self.repeats.is_empty() { RETIRE_MAX } else { RETIRE_REPEATS_MAX };
         for _ in 0..most.max(keep_up) {
-            if self.slab.front_ends_before(floor) {
-                self.retire_front();
-            } else {
+            if !goes(&self.slab) {
                 break;
             }
+            self.retire_front();
         }
-        self.index.tidy(&self.slab);
     }
 
     /// Lets the oldest chunk go. Where it held a key's lowest occurrence, the next one takes its place in the index.
     fn retire_front(&mut self) {
         if !self.repeats.is_empty() {
-            let Some((end, front)) = self.slab.front() else { return };
+            let front = self.slab.front();
+            let Some(&(_, end, _)) = front.last() else { return };
             for (key, offset, position) in front {
                 if self.repeats.remove(&(key, offset)) {
                     continue;

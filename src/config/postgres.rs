@@ -61,7 +61,9 @@ pub fn read(reader: &mut Reader) -> Postgres {
 
     let mut target = tokio_postgres::Config::new();
     match url.get_hosts() {
-        hosts if hosts.is_empty() || wins("PG_HOST") => drop(target.host(&host)),
+        hosts if hosts.is_empty() || wins("PG_HOST") => {
+            target.host(&host);
+        }
         hosts => {
             for host in hosts {
                 match host {
@@ -75,10 +77,18 @@ pub fn read(reader: &mut Reader) -> Postgres {
         }
     }
     match url.get_ports() {
-        ports if ports.is_empty() || wins("PG_PORT") => drop(target.port(port)),
+        ports if ports.is_empty() || wins("PG_PORT") => {
+            target.port(port);
+        }
         // One port serves every host; several must be one per host, which PG_HOST may have changed.
-        ports if ports.len() > 1 && ports.len() != target.get_hosts().len() => drop(target.port(ports[0])),
-        ports => ports.iter().for_each(|port| drop(target.port(*port))),
+        ports if ports.len() > 1 && ports.len() != target.get_hosts().len() => {
+            target.port(ports[0]);
+        }
+        ports => {
+            for port in ports {
+                target.port(*port);
+            }
+        }
     }
     target.user(url.get_user().filter(|_| !wins("PG_USER")).unwrap_or(&user));
     target.password(url.get_password().filter(|_| !wins("PG_PASSWORD")).unwrap_or(password.as_bytes()));

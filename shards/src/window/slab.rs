@@ -110,13 +110,28 @@ impl Slab {
         self.chunks.front().is_some_and(|chunk| chunk.last_stamp() < floor)
     }
 
-    /// Last offset and keys of the oldest chunk.
-    pub fn front(&self) -> Option<(Offset, Vec<(Key, Offset, Position)>)> {
-        let chunk = self.chunks.front()?;
-        let first = (self.front_no % CHUNKS_MAX) << CHUNK_BITS;
+    /// Keys of the oldest chunk, ascending.
+    pub fn front(&self) -> Vec<(Key, Offset, Position)> {
+        let Some(chunk) = self.chunks.front() else { return Vec::new() };
+        let first = self.front_no << CHUNK_BITS;
         let keys = (0..).zip(&chunk.keys);
-        let keys = keys.map(|(at, &key)| (key, chunk.base.plus(i64::from(at)), Position(first | at))).collect();
-        Some((chunk.end().plus(-1), keys))
+        keys.map(|(at, &key)| (key, chunk.base.plus(i64::from(at)), Position(first | at))).collect()
+    }
+
+    /// Whether the oldest chunk ends at or below `last`. Never the newest chunk.
+    pub fn front_ends_through(&self, last: Offset) -> bool {
+        1 < self.chunks.len() && self.chunks[0].end() <= last.plus(1)
+    }
+
+    /// The oldest chunk that begins above `after`, the newest one excepted: its keys with offsets and stamps.
+    pub fn full_after(&self, after: Offset) -> Option<impl Iterator<Item = (Key, Offset, Stamp)>> {
+        let index = self.chunks.partition_point(|chunk| chunk.base <= after);
+        let chunk = self.chunks.get(index).filter(|_| index + 1 < self.chunks.len())?;
+        let mut run = 0;
+        Some(chunk.keys.iter().enumerate().map(move |(at, &key)| {
+            run += usize::from(chunk.runs.get(run + 1).is_some_and(|next| next.at as usize <= at));
+            (key, chunk.base.plus(at as i64), chunk.stamp(run))
+        }))
     }
 
     pub fn pop_front(&mut self) {

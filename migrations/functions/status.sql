@@ -1,0 +1,159 @@
+-- status.sql: the state of the whole database, whatever the tenant.
+-- In     p_args: from, to text (times, or null: the last hour), queue, namespace, task text or null, limit integer
+--        (queues listed and error texts grouped at most).
+-- Out    the page, or {"invalid":"from"} for a time that cannot be read. Series need a history that is not kept yet:
+--        throughput and workers are empty.
+-- Locks  none. Cost: all partitions and cursors, and the dead letters.
+-- Caller src/http/status.rs. Source: operations 5.6.1.
+create or replace function queen.status(p_tenant uuid, p_args jsonb)
+returns json
+language plpgsql stable
+set plan_cache_mode = force_custom_plan
+set timezone = 'UTC'
+as $$
+declare
+    v_to timestamptz;
+    v_from timestamptz;
+    v_minutes numeric;
+    v_ids uuid[];
+    t queen.totals;
+    -- A date, and perhaps a time and its zone; PostgreSQL would take 'yesterday' as well.
+    c_time constant text := '^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( *(Z|z|[+-]\d\d(:?\d\d)?))?)?$';
+begin
+    if p_args ->> 'to' !~ c_time then
+        return json_build_object('invalid', 'to');
+    elsif p_args ->> 'from' !~ c_time then
+        return json_build_object('invalid', 'from');
+    end if;
+    begin
+        v_to := coalesce((p_args ->> 'to')::timestamp with time zone, statement_timestamp());
+        v_from := coalesce((p_args ->> 'from')::timestamp with time zone, v_to - interval '1 hour');
+    exception when data_exception then
+        return json_build_object('invalid', 'from or to');
+    end;
+    v_minutes := extract(epoch from v_to - v_from) / 60;
+    v_ids := array(
+        select r.id
+        from queen.queues as r
+        where (p_args ->> 'queue' is null or r.name = p_args ->> 'queue')
+            and (p_args ->> 'namespace' is null or r.namespace = p_args ->> 'namespace')
+            and (p_args ->> 'task' is null or r.task = p_args ->> 'task')
+    );
+    select * into t from queen.totals as x;
+    return (
+        with counted as materialized (
+            select
+                c.queue_id,
+                count(*) as partitions,
+                sum(c.total) as total,
+                sum(c.pending) as pending,
+                sum(c.processing) as processing,
+                sum(c.leases) as leases,
+                count(*) filter (where c.leases > 0) as leased_partitions,
+                sum(c.leased) as leased
+            from queen.partition_counts(v_ids) as c
+            group by c.queue_id
+        ),
+        summed as (
+            select
+                coalesce(sum(c.pending - c.processing), 0) as pending,
+                coalesce(sum(c.processing), 0) as processing,
+                coalesce(sum(c.leases), 0) as leases,
+                coalesce(sum(c.leased_partitions), 0) as leased_partitions,
+                coalesce(sum(c.leased), 0) as leased
+            from counted as c
+        ),
+        dead as materialized (
+            select d.queue_id, d.partition_id, d.error from queen.dead_letters as d
+        ),
+        dead_of as (
+            select d.queue_id, count(*) as letters from dead as d group by d.queue_id
+        )
+        select json_build_object(
+            'timeRange', json_build_object('from', queen.utc_ms(v_from), 'to', queen.utc_ms(v_to)),
+            'bucketMinutes', case
+                when v_minutes <= 60 then 1
+                when v_minutes <= 360 then 5
+                when v_minutes <= 1440 then 15
+                when v_minutes <= 10080 then 60
+                else 360
+            end,
+            'pointCount', 0,
+            'throughput', json_build_array(),
+            'queues', coalesce((
+                select json_agg(
+                    json_build_object(
+                        'id', l.id,
+                        'name', l.name,
+                        'namespace', l.namespace,
+                        'task', l.task,
+                        'partitions', l.partitions,
+                        'totalConsumed', greatest(0, l.total - l.pending - l.letters)
+                    )
+                    order by l.name, l.id
+                )
+                from (
+                    select r.id, r.name, r.namespace, r.task, c.partitions, c.total, c.pending,
+                        coalesce(d.letters, 0) as letters
+                    from counted as c
+                    join queen.queues as r on r.id = c.queue_id
+                    left join dead_of as d on d.queue_id = c.queue_id
+                    where c.total > 0
+                    order by r.name, r.id
+                    limit (p_args ->> 'limit')::integer
+                ) as l
+            ), '[]'),
+            'messages', json_build_object(
+                'total', coalesce(t.push_messages, 0),
+                'pending', s.pending,
+                'processing', s.processing,
+                'completed', coalesce(t.ack_messages, 0),
+                'failed', coalesce(t.ack_failed, 0),
+                'deadLetter', coalesce(t.dead_lettered, 0),
+                'requests', json_build_object(
+                    'push', coalesce(t.push_requests, 0),
+                    'pop', coalesce(t.pop_requests, 0),
+                    'ack', coalesce(t.ack_requests, 0)
+                ),
+                'batchEfficiency', json_build_object(
+                    'push', coalesce(round(t.push_messages / nullif(t.push_requests, 0)::numeric, 2), 0.00),
+                    'pop', coalesce(round(t.pop_messages / nullif(t.pop_requests, 0)::numeric, 2), 0.00),
+                    'ack', coalesce(round(t.ack_messages / nullif(t.ack_requests, 0)::numeric, 2), 0.00)
+                )
+            ),
+            'leases', json_build_object(
+                'active', s.leases,
+                'partitionsWithLeases', s.leased_partitions,
+                'totalBatchSize', s.leased,
+                'totalAcked', 0
+            ),
+            'deadLetterQueue', json_build_object(
+                'totalMessages', coalesce(t.dead_lettered, 0),
+                'currentMessages', (select count(*) from dead as d),
+                'affectedPartitions', (select count(distinct d.partition_id) from dead as d),
+                'topErrors', coalesce((
+                    select json_agg(
+                        json_build_object('error', e.error, 'count', e.count)
+                        order by e.count desc, e.error
+                    )
+                    from (
+                        select coalesce(nullif(d.error, ''), 'unknown') as error, count(*) as count
+                        from dead as d
+                        group by 1
+                        order by 2 desc, 1
+                        limit 5
+                    ) as e
+                ), '[]')
+            ),
+            'workers', json_build_array(),
+            'errors', json_build_object(
+                'dbErrors', coalesce(t.db_errors, 0),
+                'ackFailed', coalesce(t.ack_failed, 0),
+                'dlqMessages', coalesce(t.dead_lettered, 0)
+            ),
+            'statsAge', coalesce(floor(extract(epoch from clock_timestamp() - t.updated_at)), -1)::bigint
+        )
+        from summed as s
+    );
+end;
+$$;

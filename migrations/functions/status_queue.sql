@@ -1,0 +1,60 @@
+-- status_queue.sql: one queue with its partitions, cursors and counters.
+-- In     p_args: queue text, limit integer (partitions listed at most; the sums cover all).
+-- Out    the page, or {"error":"Queue not found"}.
+-- Locks  none. Cost: that of queue_partitions.
+-- Caller src/http/status.rs. Source: operations 5.6.3.
+create or replace function queen.status_queue(p_tenant uuid, p_args jsonb)
+returns json
+language plpgsql stable
+set plan_cache_mode = force_custom_plan
+as $$
+declare
+    q queen.queues;
+begin
+    select * into q
+    from queen.queues as r
+    where r.tenant_id = p_tenant and r.name = p_args ->> 'queue';
+    if not found then
+        return json_build_object('error', 'Queue not found');
+    end if;
+    return (
+        select json_build_object(
+            'queue', json_build_object(
+                'id', q.id,
+                'name', q.name,
+                'namespace', q.namespace,
+                'task', q.task,
+                'priority', q.priority,
+                'createdAt', queen.utc_ms(q.created_at),
+                'config', json_build_object(
+                    'leaseTime', coalesce(q.lease_time, 60),
+                    'retryLimit', q.retry_limit,
+                    'retryDelay', q.retry_delay,
+                    'ttl', q.ttl,
+                    'maxQueueSize', q.max_size,
+                    'deadLetterQueue', q.dead_letter_queue
+                )
+            ),
+            'partitions', coalesce(
+                json_agg(
+                    json_build_object(
+                        'id', p.partition_id::text,
+                        'name', p.name,
+                        'createdAt', queen.utc_ms(p.created_at),
+                        'messages', p.stats,
+                        'stats', p.stats,
+                        'cursor', json_build_object('totalConsumed', p.consumed, 'batchesConsumed', 0),
+                        'lastActivity', queen.utc_ms(p.last_leased),
+                        'oldestMessage', queen.utc_ms(p.oldest),
+                        'newestMessage', queen.utc_ms(p.newest)
+                    )
+                    order by p.name
+                ) filter (where p.partition_id is not null),
+                '[]'
+            ),
+            'totals', json_build_object('messages', (array_agg(p.totals))[1])
+        )
+        from queen.queue_partitions(q.id, (p_args ->> 'limit')::integer) as p
+    );
+end;
+$$;

@@ -1,0 +1,570 @@
+//! One run: sockets, their requests, the window in which answers count.
+//!
+//!     producer   push > answer all queued > push (closed loop) or wait until the next one is due (open loop)
+//!     consumer   pop > messages > ack > pop; an empty pop is asked again
+//!
+//! One thread, nonblocking sockets, one request in flight per connection. Holds: every answer is checked;
+//! anything that is not what the contract promises is a failure of the run. Open loop: a latency starts when the
+//! push was *due*, so a stalled broker is charged for the pushes it kept waiting (coordinated omission).
+//! After the window producers stop, what is in flight is awaited, and with consumers the queue is drained: what
+//! was popped must be what was pushed, each message once.
+
+use crate::answer::{self, Framed};
+use crate::payload::{Payload, Rng, id_sum};
+use crate::poller::{Poller, Ready, Ticker};
+use crate::process::{Snapshot, snapshot};
+use crate::request::{self, AckWriter, PushTemplate};
+use crate::scenario::{AckMode, Kind, Scenario};
+use crate::tally::{FAILURES_MAX, Tally};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// Bytes one read takes at most: a few answers of 100 items.
+const READ_BYTES: usize = 256 << 10;
+/// After the window: how long answers in flight and the rest of the queue are awaited.
+const DRAIN: Duration = Duration::from_secs(30);
+/// A pop may answer so much before its time-out: the broker's timers need not be finer.
+const EARLY: u64 = 5_000_000;
+/// How often the observer hears of a run.
+const PROGRESS_NS: u64 = 1_000_000_000;
+const NS: f64 = 1e9;
+
+/// Where and what to run.
+pub struct Plan<'a> {
+    pub address: SocketAddr,
+    pub host: &'a str,
+    pub queue: &'a str,
+    pub scenario: &'a Scenario,
+    /// The broker's process, if it is on this machine.
+    pub broker: Option<u32>,
+    pub seed: u64,
+    pub drain: Duration,
+}
+
+impl Plan<'_> {
+    pub const DRAIN: Duration = DRAIN;
+}
+
+/// What an observer hears each second.
+pub struct Progress {
+    pub elapsed: f64,
+    pub total: f64,
+    /// Messages pushed and popped since the last time, per second.
+    pub pushed_rate: f64,
+    pub popped_rate: f64,
+}
+
+/// What a run measured.
+pub struct Measured {
+    pub tally: Tally,
+    pub window_seconds: f64,
+    pub before: Snapshot,
+    pub after: Snapshot,
+    /// Messages left in the queue when the drain ended.
+    pub left: u64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Waiting {
+    /// For nothing: an idle producer.
+    Nothing,
+    Push,
+    Pop,
+    /// For so many accepted items.
+    Ack(u32),
+}
+
+struct Connection {
+    stream: TcpStream,
+    waiting: Waiting,
+    /// When the request in flight was sent, or was due.
+    since: u64,
+    /// How long the pop in flight asked to wait.
+    patience: u64,
+    /// What the socket did not take yet.
+    unsent: Vec<u8>,
+    /// The beginning of an answer that is not whole yet, and how many bytes say more.
+    held: Vec<u8>,
+    need: usize,
+    open: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Warmup,
+    Window,
+    Drain,
+}
+
+struct Load<'a> {
+    plan: &'a Plan<'a>,
+    started: Instant,
+    poller: Poller,
+    connections: Vec<Connection>,
+    idle: VecDeque<usize>,
+    template: PushTemplate,
+    pop_request: Vec<u8>,
+    ack: AckWriter,
+    scratch: Vec<u8>,
+    tally: Tally,
+    stage: Stage,
+    /// The window; its end is 'never' until it has begun.
+    window: (u64, u64),
+    /// Open loop: when the next push is due, and the period.
+    due: u64,
+    period: u64,
+    /// From the first message on, whatever the stage.
+    pushed: u64,
+    popped: u64,
+    sent_sum: u64,
+    popped_sum: u64,
+}
+
+/// Runs the scenario once. Err: it could not start, or the client's own system calls fail.
+pub fn run(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<Measured, String> {
+    let mut load = Load::new(plan)?;
+    load.run(observe).map_err(|error| format!("epoll: {error}"))
+}
+
+impl<'a> Load<'a> {
+    fn new(plan: &'a Plan<'a>) -> Result<Load<'a>, String> {
+        let s = plan.scenario;
+        let payload = Payload::new(s.payload as usize);
+        let template = PushTemplate::new(plan.host, plan.queue, s.partitions, s.batch, payload, plan.seed);
+        let mut load = Load {
+            plan,
+            started: Instant::now(),
+            poller: Poller::new().map_err(|error| format!("epoll: {error}"))?,
+            connections: Vec::new(),
+            idle: VecDeque::new(),
+            template,
+            pop_request: request::pop(plan.host, plan.queue, s.pop_batch, s.pop_partitions, s.pop_wait_ms),
+            ack: AckWriter::new(plan.host),
+            scratch: vec![0; READ_BYTES],
+            tally: Tally::default(),
+            stage: Stage::Warmup,
+            window: (u64::MAX, u64::MAX),
+            due: 0,
+            period: if s.rate > 0 { 1_000_000_000 / u64::from(s.rate) } else { 0 },
+            pushed: 0,
+            popped: 0,
+            sent_sum: 0,
+            popped_sum: 0,
+        };
+        for token in 0..(s.consumers + s.connections) as usize {
+            load.connect(token).map_err(|error| format!("no broker at {}: {error}", plan.host))?;
+        }
+        Ok(load)
+    }
+
+    fn connect(&mut self, token: usize) -> std::io::Result<()> {
+        let stream = TcpStream::connect_timeout(&self.plan.address, Duration::from_secs(5))?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        self.poller.add(stream.as_raw_fd(), token)?;
+        self.connections.push(Connection {
+            stream,
+            waiting: Waiting::Nothing,
+            since: 0,
+            patience: 0,
+            unsent: Vec::new(),
+            held: Vec::new(),
+            need: 0,
+            open: true,
+        });
+        Ok(())
+    }
+
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn run(&mut self, observe: &mut dyn FnMut(Progress)) -> std::io::Result<Measured> {
+        let s = self.plan.scenario;
+        let ns = |seconds: f64| (seconds * NS) as u64;
+        let ticker = match self.period {
+            0 => None,
+            period => Some(Ticker::every(Duration::from_nanos(period))?),
+        };
+        let tick_token = self.connections.len();
+        if let Some(ticker) = &ticker {
+            self.poller.add(ticker.fd(), tick_token)?;
+        }
+        self.started = Instant::now();
+        self.start_clients();
+
+        let mut ready: Vec<Ready> = Vec::new();
+        let mut stage_end = ns(s.warmup);
+        let mut told = (0, 0, 0); // When the observer last heard, and the counts it heard.
+        let (mut before, mut after) = (Snapshot::default(), Snapshot::default());
+        loop {
+            let now = self.now();
+            if now >= stage_end || self.tally.failures >= FAILURES_MAX {
+                match self.stage {
+                    Stage::Warmup => {
+                        before = snapshot(self.plan.broker);
+                        let start = self.now();
+                        self.stage = Stage::Window;
+                        self.window = (start, start + ns(s.seconds));
+                        stage_end = self.window.1;
+                    }
+                    Stage::Window => {
+                        after = snapshot(self.plan.broker);
+                        self.window.1 = self.window.1.min(now);
+                        self.stage = Stage::Drain;
+                        stage_end = now + self.plan.drain.as_nanos() as u64;
+                    }
+                    Stage::Drain => break,
+                }
+                continue;
+            }
+            if self.stage == Stage::Drain && self.drained() {
+                break;
+            }
+            self.push_idle();
+            self.poller.wait(Duration::from_nanos((stage_end - now).min(100_000_000)), &mut ready)?;
+            for event in &ready {
+                if event.token == tick_token {
+                    ticker.iter().for_each(Ticker::clear);
+                    self.push_idle();
+                    continue;
+                }
+                if event.writable {
+                    self.flush(event.token);
+                }
+                if event.readable {
+                    self.read(event.token);
+                }
+            }
+            let now = self.now();
+            if now - told.0 >= PROGRESS_NS {
+                let seconds = (now - told.0) as f64 / NS;
+                observe(Progress {
+                    elapsed: now as f64 / NS,
+                    total: s.warmup + s.seconds,
+                    pushed_rate: (self.pushed - told.1) as f64 / seconds,
+                    popped_rate: (self.popped - told.2) as f64 / seconds,
+                });
+                told = (now, self.pushed, self.popped);
+            }
+        }
+        self.judge_drain();
+        Ok(Measured {
+            tally: std::mem::take(&mut self.tally),
+            window_seconds: (self.window.1 - self.window.0) as f64 / NS,
+            before,
+            after,
+            left: self.pushed.saturating_sub(self.popped),
+        })
+    }
+
+    /// Consumers pop first, so that they are parked when the first message comes. The first wait of each is
+    /// shorter, so that their time-outs do not all fall into one moment.
+    fn start_clients(&mut self) {
+        let s = self.plan.scenario;
+        let consumers = s.consumers as usize;
+        for n in 0..consumers {
+            let wait_ms = s.pop_wait_ms * (n as u64 + 1) / consumers as u64;
+            let first = request::pop(self.plan.host, self.plan.queue, s.pop_batch, s.pop_partitions, wait_ms.max(1));
+            let now = self.now();
+            self.connections[n].patience = wait_ms.max(1) * 1_000_000;
+            self.send(n, Waiting::Pop, now, &first);
+        }
+        self.idle.extend(consumers..self.connections.len());
+        self.due = self.now();
+    }
+
+    /// Sends pushes from idle producers as far as the loop (closed: backlog, open: time) allows.
+    fn push_idle(&mut self) {
+        while let Some(&token) = self.idle.front() {
+            if !self.connections[token].open {
+                self.idle.pop_front();
+                continue;
+            }
+            let now = self.now();
+            let since = if self.period > 0 {
+                if self.due > now || self.due >= self.window.1 {
+                    return;
+                }
+                self.due += self.period;
+                self.due - self.period
+            } else {
+                let backlog = self.pushed.saturating_sub(self.popped);
+                let max = self.plan.scenario.backlog_max;
+                let full = self.plan.scenario.consumers > 0 && max > 0 && backlog >= max;
+                if full || self.stage == Stage::Drain {
+                    return;
+                }
+                now
+            };
+            self.idle.pop_front();
+            let (bytes, sum) = self.template.next(since);
+            self.sent_sum = self.sent_sum.wrapping_add(sum);
+            let connection = &mut self.connections[token];
+            if let Err(text) = transmit(connection, &self.poller, token, bytes) {
+                self.lose(token, text);
+                continue;
+            }
+            (connection.waiting, connection.since) = (Waiting::Push, since);
+        }
+    }
+
+    fn send(&mut self, token: usize, waiting: Waiting, since: u64, bytes: &[u8]) {
+        let connection = &mut self.connections[token];
+        match transmit(connection, &self.poller, token, bytes) {
+            Ok(()) => (connection.waiting, connection.since) = (waiting, since),
+            Err(text) => self.lose(token, text),
+        }
+    }
+
+    fn flush(&mut self, token: usize) {
+        let connection = &mut self.connections[token];
+        let unsent = std::mem::take(&mut connection.unsent);
+        let result = transmit(connection, &self.poller, token, &unsent);
+        if connection.open && connection.unsent.is_empty() {
+            let _ = self.poller.want_output(connection.stream.as_raw_fd(), token, false);
+        }
+        if let Err(text) = result {
+            self.lose(token, text);
+        }
+    }
+
+    /// A connection is gone: a failure of the run.
+    fn lose(&mut self, token: usize, text: String) {
+        let connection = &mut self.connections[token];
+        if connection.open {
+            connection.open = false;
+            connection.waiting = Waiting::Nothing;
+            self.poller.remove(connection.stream.as_raw_fd());
+            self.tally.fail(text);
+            if self.connections.iter().all(|connection| !connection.open) {
+                self.tally.failures = self.tally.failures.max(FAILURES_MAX); // Nothing is left to run.
+            }
+        }
+    }
+
+    fn read(&mut self, token: usize) {
+        let connection = &mut self.connections[token];
+        if !connection.open {
+            return;
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        match connection.stream.read(&mut scratch) {
+            Ok(0) => self.lose(token, "the broker closed a connection".into()),
+            Ok(count) if connection.held.is_empty() => {
+                let used = self.take_answers(token, &scratch[..count]);
+                self.connections[token].held.extend_from_slice(&scratch[used..count]);
+            }
+            Ok(count) => {
+                connection.held.extend_from_slice(&scratch[..count]);
+                if connection.held.len() >= connection.need {
+                    let mut held = std::mem::take(&mut connection.held);
+                    let used = self.take_answers(token, &held);
+                    held.drain(..used);
+                    self.connections[token].held = held;
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => self.lose(token, format!("reading: {error}")),
+        }
+        self.scratch = scratch;
+    }
+
+    /// Acts on every whole answer in `bytes`; returns how many bytes they take.
+    fn take_answers(&mut self, token: usize, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        while used < bytes.len() && self.connections[token].open {
+            match answer::frame(&bytes[used..]) {
+                Framed::Whole { status, body_at, end } => {
+                    self.answered(token, status, &bytes[used + body_at..used + end]);
+                    used += end;
+                }
+                Framed::Need(need) => {
+                    self.connections[token].need = need;
+                    return used;
+                }
+                Framed::Unreadable(why) => {
+                    self.lose(token, format!("unreadable answer: {why}"));
+                    return bytes.len();
+                }
+            }
+        }
+        used
+    }
+
+    fn answered(&mut self, token: usize, status: u16, body: &[u8]) {
+        let now = self.now();
+        let connection = &mut self.connections[token];
+        let (waiting, since) = (connection.waiting, connection.since);
+        connection.waiting = Waiting::Nothing;
+        match waiting {
+            Waiting::Push => {
+                self.push_answered(now, since, status, body);
+                self.idle.push_back(token);
+                self.push_idle();
+            }
+            Waiting::Pop => self.pop_answered(token, now, since, status, body),
+            Waiting::Ack(items) => {
+                self.ack_answered(now, since, items, status, body);
+                self.pop_again(token, now);
+            }
+            Waiting::Nothing => self.lose(token, format!("an answer {status} that nothing asked for")),
+        }
+    }
+
+    /// Whether what began at `since` (open loop) or ends `now` (closed loop) counts.
+    fn counts(&self, now: u64, since: u64) -> bool {
+        let at = if self.period > 0 { since } else { now };
+        (self.window.0..self.window.1).contains(&at)
+    }
+
+    fn push_answered(&mut self, now: u64, since: u64, status: u16, body: &[u8]) {
+        let batch = u64::from(self.plan.scenario.batch);
+        let queued = answer::queued(body) as u64;
+        if status != 201 || queued != batch {
+            self.tally.fail(format!("push: {status}, {queued} of {batch} queued: {}", sample(body)));
+        }
+        self.pushed += queued;
+        if self.counts(now, since) {
+            self.tally.push_requests += 1;
+            self.tally.pushed += queued;
+            self.tally.push.record_ns(now - since);
+        }
+    }
+
+    fn pop_answered(&mut self, token: usize, now: u64, since: u64, status: u16, body: &[u8]) {
+        if status == 204 {
+            self.tally.empty_pops += u64::from((self.window.0..self.window.1).contains(&now));
+            if now - since + EARLY < self.connections[token].patience {
+                self.tally.fail("pop: 204 before its time-out".into());
+            }
+            return self.pop_again(token, now);
+        }
+        let window = self.window;
+        let (open_loop, ack_all) = (self.period > 0, self.plan.scenario.ack == AckMode::All);
+        let lease = answer::lease_id(body).unwrap_or_default();
+        let (tally, ack, sum) = (&mut self.tally, &mut self.ack, &mut self.popped_sum);
+        ack.start();
+        let (mut counted, mut last) = (0, None::<answer::Message>);
+        let count = answer::messages(body, |message| {
+            *sum = sum.wrapping_add(id_sum(message.transaction_id));
+            let stamp = message.stamp.filter(|stamp| *stamp <= now);
+            let at = if open_loop { stamp.unwrap_or(now) } else { now };
+            if (window.0..window.1).contains(&at) {
+                counted += 1;
+                stamp.into_iter().for_each(|stamp| tally.end_to_end.record_ns(now - stamp));
+            }
+            if let Some(last) = last.as_ref().filter(|last| ack_all || last.partition_id != message.partition_id) {
+                ack.add(last.transaction_id, last.partition_id, lease);
+            }
+            last = Some(message);
+        });
+        let (Some(last), Some(count), 200) = (last, count, status) else {
+            self.tally.fail(format!("pop: {status}: {}", sample(body)));
+            return self.pop_again(token, now);
+        };
+        ack.add(last.transaction_id, last.partition_id, lease);
+        self.popped += count as u64;
+        tally.popped += counted;
+        if (window.0..window.1).contains(&now) {
+            tally.pop_requests += 1;
+            tally.pop.record_ns(now - since);
+        }
+        let (bytes, items) = self.ack.finish();
+        let connection = &mut self.connections[token];
+        match transmit(connection, &self.poller, token, bytes) {
+            Ok(()) => (connection.waiting, connection.since) = (Waiting::Ack(items), now),
+            Err(text) => self.lose(token, text),
+        }
+        self.push_idle();
+    }
+
+    fn ack_answered(&mut self, now: u64, since: u64, items: u32, status: u16, body: &[u8]) {
+        let acked = answer::acked(body);
+        if status != 200 || acked != items as usize {
+            self.tally.fail(format!("ack: {status}, {acked} of {items} accepted: {}", sample(body)));
+        }
+        if (self.window.0..self.window.1).contains(&now) {
+            self.tally.ack_requests += 1;
+            self.tally.ack.record_ns(now - since);
+        }
+    }
+
+    fn pop_again(&mut self, token: usize, now: u64) {
+        let request = std::mem::take(&mut self.pop_request);
+        self.connections[token].patience = self.plan.scenario.pop_wait_ms * 1_000_000;
+        self.send(token, Waiting::Pop, now, &request);
+        self.pop_request = request;
+    }
+
+    /// Nothing is due or in flight except waiting pops, and consumers have it all.
+    fn drained(&self) -> bool {
+        let quiet = |c: &Connection| !matches!(c.waiting, Waiting::Push | Waiting::Ack(_));
+        (self.period == 0 || self.due >= self.window.1)
+            && self.connections.iter().all(quiet)
+            && (self.plan.scenario.consumers == 0 || self.popped >= self.pushed)
+    }
+
+    /// What the drain must have brought: every answer, every due push, each message exactly once.
+    fn judge_drain(&mut self) {
+        if self.tally.failures > 0 {
+            return; // Already failed; what follows from it says nothing new.
+        }
+        let seconds = self.plan.drain.as_secs();
+        let open = self.connections.iter().filter(|c| matches!(c.waiting, Waiting::Push | Waiting::Ack(_))).count();
+        if open > 0 {
+            self.tally.fail(format!("{open} requests had no answer {seconds} s after the window"));
+        }
+        if self.period > 0 && self.due < self.window.1 {
+            let unsent = (self.window.1 - self.due).div_ceil(self.period);
+            self.tally.fail(format!("the rate was not kept: {unsent} pushes never went out"));
+        }
+        if self.plan.scenario.kind == Kind::Parked || self.plan.scenario.consumers == 0 {
+            return;
+        }
+        if self.popped < self.pushed {
+            let left = self.pushed - self.popped;
+            self.tally
+                .fail(format!("{left} of {} messages were not delivered {seconds} s after the window", self.pushed));
+        } else if self.popped > self.pushed {
+            self.tally.fail(format!("{} messages pushed, {} delivered: some more than once", self.pushed, self.popped));
+        } else if self.popped_sum != self.sent_sum {
+            self.tally.fail("as many messages delivered as pushed, but not the same ones".into());
+        }
+    }
+}
+
+/// Writes what the socket takes now; the rest waits for it to become writable.
+fn transmit(connection: &mut Connection, poller: &Poller, token: usize, bytes: &[u8]) -> Result<(), String> {
+    let mut sent = 0;
+    while connection.open && sent < bytes.len() {
+        match connection.stream.write(&bytes[sent..]) {
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                connection.unsent.extend_from_slice(&bytes[sent..]);
+                let fd = connection.stream.as_raw_fd();
+                return poller.want_output(fd, token, true).map_err(|error| format!("epoll: {error}"));
+            }
+            Err(error) => return Err(format!("writing: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// The beginning of a body, for a failure's text.
+fn sample(body: &[u8]) -> String {
+    const SAMPLE_BYTES: usize = 240;
+    String::from_utf8_lossy(&body[..body.len().min(SAMPLE_BYTES)]).into_owned()
+}
+
+/// A seed that differs from run to run.
+pub fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    Rng::new(hasher.finish()).next()
+}

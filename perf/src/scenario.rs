@@ -1,0 +1,200 @@
+//! Scenarios as data: what a run does, read from `perf/scenarios/*.json` and changed by options.
+
+use crate::payload::PAYLOAD_BYTES_MIN;
+use serde::{Deserialize, Serialize};
+
+/// What a run measures, and so which figure stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Closed loop of pushes: messages per second.
+    Push,
+    /// Closed loop of pushes beside consumers that pop and ack: messages per second through all three.
+    PushPop,
+    /// Pushes at a fixed rate: time from when a message was due to its answer, or to its consumer if there are any.
+    Latency,
+    /// Consumers that wait on an empty queue: CPU of the broker.
+    Parked,
+    /// Nothing at all: memory of the broker.
+    Idle,
+}
+
+/// How a consumer acks what it popped.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AckMode {
+    /// The last message of each partition: completes all below it.
+    Last,
+    /// Every message.
+    All,
+}
+
+/// One scenario. Every field has a default, the canonical workload's; unknown fields are refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Scenario {
+    pub name: String,
+    /// One sentence for the reader of a result.
+    pub about: String,
+    pub kind: Kind,
+    /// Messages per push.
+    pub batch: u32,
+    /// Connections that push.
+    pub connections: u32,
+    /// Connections that pop and ack.
+    pub consumers: u32,
+    /// Each push goes to one of so many partitions, drawn at random.
+    pub partitions: u32,
+    /// Bytes of a payload.
+    pub payload: u32,
+    pub pop_batch: u32,
+    /// Partitions one pop may claim.
+    pub pop_partitions: u32,
+    pub pop_wait_ms: u64,
+    pub ack: AckMode,
+    /// Pushes per second, open loop; 0: closed loop, each connection pushes as soon as it has its answer.
+    pub rate: u32,
+    /// Messages not yet popped at which a closed loop with consumers stops pushing until they catch up;
+    /// 0: never. Keeps "each way" one figure and the drain short.
+    pub backlog_max: u64,
+    pub warmup: f64,
+    pub seconds: f64,
+    pub runs: u32,
+}
+
+impl Default for Scenario {
+    fn default() -> Scenario {
+        Scenario {
+            name: String::new(),
+            about: String::new(),
+            kind: Kind::Push,
+            batch: 100,
+            connections: 128,
+            consumers: 0,
+            partitions: 200,
+            payload: 256,
+            pop_batch: 100,
+            pop_partitions: 1,
+            pop_wait_ms: 30_000,
+            ack: AckMode::Last,
+            rate: 0,
+            backlog_max: 100_000,
+            warmup: 3.0,
+            seconds: 10.0,
+            runs: 3,
+        }
+    }
+}
+
+/// The canonical set, in the order it runs: idle and parked want a broker that did nothing yet.
+const BUILT_IN: &[(&str, &str)] = &[
+    ("idle", include_str!("../scenarios/idle.json")),
+    ("parked", include_str!("../scenarios/parked.json")),
+    ("lone-producer", include_str!("../scenarios/lone-producer.json")),
+    ("end-to-end-200", include_str!("../scenarios/end-to-end-200.json")),
+    ("end-to-end-1000", include_str!("../scenarios/end-to-end-1000.json")),
+    ("push-b100", include_str!("../scenarios/push-b100.json")),
+    ("push-b10", include_str!("../scenarios/push-b10.json")),
+    ("push-b1", include_str!("../scenarios/push-b1.json")),
+    ("push-pop-b100", include_str!("../scenarios/push-pop-b100.json")),
+    ("push-pop-b100-pop1000", include_str!("../scenarios/push-pop-b100-pop1000.json")),
+    ("push-pop-b1", include_str!("../scenarios/push-pop-b1.json")),
+];
+
+pub fn canonical() -> Result<Vec<Scenario>, String> {
+    BUILT_IN.iter().map(|(name, text)| parse(name, text)).collect()
+}
+
+/// The scenarios that `name` stands for: a built-in one, all built-in ones whose names start with it (`push-pop`,
+/// `end-to-end`), all of a kind (`latency`), or a file.
+pub fn find(name: &str) -> Result<Vec<Scenario>, String> {
+    if name.ends_with(".json") {
+        let text = std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?;
+        return Ok(vec![parse(name, &text)?]);
+    }
+    let all = canonical()?;
+    let kind: Option<Kind> = serde_json::from_value(name.into()).ok();
+    let chosen: Vec<Scenario> = if let Some(one) = all.iter().find(|scenario| scenario.name == name) {
+        vec![one.clone()]
+    } else if kind.is_some() {
+        all.into_iter().filter(|scenario| Some(scenario.kind) == kind).collect()
+    } else {
+        all.into_iter().filter(|scenario| scenario.name.starts_with(name)).collect()
+    };
+    if chosen.is_empty() {
+        return Err(format!("no scenario `{name}`; `queen-perf list` shows them, or give a .json file"));
+    }
+    Ok(chosen)
+}
+
+fn parse(from: &str, text: &str) -> Result<Scenario, String> {
+    serde_json::from_str(text).map_err(|error| format!("{from}: {error}"))
+}
+
+impl Scenario {
+    /// Refuses what cannot run, and says why.
+    pub fn check(&self) -> Result<(), String> {
+        let bounds: &[(&str, u64, u64, u64)] = &[
+            ("batch", self.batch.into(), 1, 10_000),
+            ("connections", self.connections.into(), 0, 20_000),
+            ("consumers", self.consumers.into(), 0, 20_000),
+            ("partitions", self.partitions.into(), 1, 100_000_000),
+            ("payload", self.payload.into(), PAYLOAD_BYTES_MIN as u64, 1 << 20),
+            ("pop-batch", self.pop_batch.into(), 1, 10_000),
+            ("rate", self.rate.into(), 0, 1_000_000),
+            ("runs", self.runs.into(), 1, 100),
+            // One push must stay below the broker's body limit.
+            ("batch x payload", u64::from(self.batch) * u64::from(self.payload), 1, 48 << 20),
+        ];
+        for (name, value, min, max) in bounds {
+            if !(min..=max).contains(&value) {
+                return Err(format!("{}: {name} must be {min} to {max}, not {value}", self.name));
+            }
+        }
+        if !(0.1..=86_400.0).contains(&self.seconds) || !(0.0..=86_400.0).contains(&self.warmup) {
+            return Err(format!("{}: seconds must be 0.1 to 86400, warmup 0 to 86400", self.name));
+        }
+        let needs = |what: &str| Err(format!("{}: this kind needs {what}", self.name));
+        match self.kind {
+            Kind::Push if self.connections == 0 => needs("connections"),
+            Kind::PushPop if self.connections == 0 || self.consumers == 0 => needs("connections and consumers"),
+            Kind::Latency if self.rate == 0 || self.connections == 0 => needs("a rate and connections"),
+            Kind::Parked if self.consumers == 0 || self.connections > 0 => needs("consumers and no connections"),
+            Kind::Idle if self.consumers + self.connections > 0 => needs("no connections and no consumers"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_canonical_scenarios_are_sound_and_named_after_their_files() {
+        let all = canonical().unwrap();
+        for (scenario, (name, _)) in all.iter().zip(BUILT_IN) {
+            assert_eq!(scenario.name, *name);
+            assert!(!scenario.about.is_empty());
+            scenario.check().unwrap();
+        }
+    }
+
+    #[test]
+    fn names_prefixes_and_kinds_choose() {
+        let names = |word: &str| find(word).unwrap().into_iter().map(|s| s.name).collect::<Vec<_>>();
+        assert_eq!(names("push-b10"), ["push-b10"]);
+        assert_eq!(names("push"), ["push-b100", "push-b10", "push-b1"]);
+        assert_eq!(names("latency"), ["lone-producer", "end-to-end-200", "end-to-end-1000"]);
+        assert_eq!(names("end-to-end"), ["end-to-end-200", "end-to-end-1000"]);
+        assert!(find("no-such").is_err());
+    }
+
+    #[test]
+    fn a_wrong_field_or_value_is_refused() {
+        assert!(parse("x", "{\"bacth\":1}").unwrap_err().contains("bacth"));
+        let wrong = Scenario { payload: 10, ..Scenario::default() };
+        assert!(wrong.check().unwrap_err().contains("payload must be"));
+        assert!(Scenario { kind: Kind::Latency, ..Scenario::default() }.check().is_err());
+    }
+}

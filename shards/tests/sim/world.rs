@@ -1,0 +1,726 @@
+//! The world: clocks, brokers, the way to the store and back, clients, and what goes wrong. One PRNG drives it.
+//!
+//!     clients ─commands─► shards ─effects─► tickets ─executed at the store─► answers ─► shards ─verdicts─► clients
+//!
+//! Holds: things happen one at a time in the order of the world's clock, ties in the order of their making. No
+//! wall clock, no thread, no order of a hash table: one seed is one history.
+
+use crate::client::{Action, Ctx, Home, Input, Shared};
+use crate::consumer::{Consumer, Role};
+use crate::coverage::{Coverage, Thing};
+use crate::explain::Candidate;
+use crate::ledger::Moment;
+use crate::oracle::{At, Oracle};
+use crate::plan::{EPOCH, Plan};
+use crate::producer::Producer;
+use crate::rng::Rng;
+use crate::store::{Planted, Store};
+use queen_shards::command::Event;
+use queen_shards::effect::{Append, Call, CursorMove, Effect, StoreError};
+use queen_shards::ids::{CallId, CommitId, Micros, Slot, Stamp};
+use queen_shards::limits::ShardConfig;
+use queen_shards::shard::Shard;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Something that will happen.
+enum Due {
+    Deliver { at: At, epoch: u64, event: Event },
+    Turn { at: At, epoch: u64 },
+    Execute { ticket: u64 },
+    Client { client: usize, input: Input },
+    Admin,
+}
+
+/// A store call on its way.
+struct Ticket {
+    at: At,
+    emitted: u64,
+    ask: Asking,
+}
+
+enum Asking {
+    Append { commit: CommitId, append: Append },
+    Move { commit: CommitId, moves: Vec<CursorMove>, candidates: Vec<Vec<Candidate>> },
+    Call { call: CallId, ask: Call },
+}
+
+/// What becomes of the answer of a call.
+struct Ticketed {
+    epoch: u64,
+    ticket: Ticket,
+    /// The answer, unless it was given (or lost) before.
+    answers_in: Option<u64>,
+}
+
+enum Client {
+    Producer(Producer),
+    Consumer(Consumer),
+}
+
+struct Broker {
+    shards: Vec<Shard>,
+    /// How often it was started.
+    epoch: u64,
+    /// Its monotonic clock at the world's zero, and its drift in parts per million.
+    offset: u64,
+    drift: i64,
+    armed: Vec<Option<Micros>>,
+}
+
+pub struct World {
+    pub plan: Plan,
+    pub rng: Rng,
+    pub oracle: Oracle,
+    pub store: Store,
+    pub t: u64,
+    pub trace: u64,
+    pub healed: bool,
+    jumped: i64,
+    brokers: Vec<Broker>,
+    clients: Vec<(Client, Home)>,
+    shared: Shared,
+    due: BTreeMap<(u64, u64), Due>,
+    made: u64,
+    tickets: BTreeMap<u64, Ticketed>,
+    owner: BTreeMap<Slot, usize>,
+    /// When the last command of a client to a shard arrives: the next one does not overtake it.
+    sent: BTreeMap<(usize, usize), u64>,
+    outage_until: u64,
+    window_bytes: BTreeMap<At, usize>,
+    inbox: Vec<Event>,
+    effects: Vec<Effect>,
+    /// Changes of options that not all shards have heard of: slots that are open, queue, version.
+    pub(crate) pending_changes: Vec<crate::nemesis::Change>,
+    verbose: bool,
+}
+
+/// A shard's inbox is taken in one turn when its events are so close together.
+const TOGETHER_US: u64 = 60;
+
+impl World {
+    pub fn new(seed: u64, planted: Planted, verbose: bool) -> World {
+        let mut rng = Rng::new(seed);
+        let plan = Plan::new(&mut rng);
+        let mut oracle = Oracle::new(seed, planted, Coverage::default());
+        oracle.solo = plan.solo();
+        oracle.shards_of = plan.brokers.clone();
+        oracle.window_batch = plan.window_batch;
+        oracle.verbose = verbose;
+        oracle.slack_us =
+            2_000 + if plan.faults.jumps { 300_000 } else { 0 } + if plan.drift != 0 { 60_000 } else { 0 };
+        oracle.stale_us = 3 * plan.latency.1 as i64 + if plan.faults.late > 0 { plan.late_us as i64 * 2 } else { 0 };
+        let keys_page = if rng.chance(250) { 12 } else { u64::MAX };
+        let store = Store { planted: Some(planted), busy: plan.faults.busy, keys_page, ..Store::default() };
+        let shared = Shared::new(plan.queues.len());
+        let mut world = World {
+            rng,
+            oracle,
+            store,
+            t: 0,
+            trace: seed,
+            healed: false,
+            jumped: 0,
+            brokers: Vec::new(),
+            clients: Vec::new(),
+            shared,
+            due: BTreeMap::new(),
+            made: 0,
+            tickets: BTreeMap::new(),
+            owner: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            outage_until: 0,
+            window_bytes: BTreeMap::new(),
+            inbox: Vec::new(),
+            effects: Vec::new(),
+            pending_changes: Vec::new(),
+            verbose,
+            plan,
+        };
+        world.furnish();
+        world
+    }
+
+    fn furnish(&mut self) {
+        for broker in 0..self.plan.brokers.len() {
+            let (offset, drift) = (self.rng.range(1, 10_000_000), self.plan.drift);
+            self.brokers.push(Broker { shards: Vec::new(), epoch: 0, offset, drift, armed: Vec::new() });
+            self.start(broker);
+        }
+        for i in 0..self.plan.queues.len() {
+            if let Some(options) = self.plan.queues[i].options {
+                let id = self.store.make_queue(&self.plan.queues[i].name.clone());
+                self.store.queues.get_mut(&id).expect("made").options = options;
+            }
+        }
+        self.oracle.ledger.learn(0, &mut self.store);
+        for _ in 0..self.plan.producers {
+            let home = self.home();
+            self.join(Client::Producer(Producer::new(home)), home);
+        }
+        for _ in 0..self.plan.consumers {
+            let home = self.home();
+            let role = self.role();
+            self.join(Client::Consumer(Consumer::new(home, role)), home);
+        }
+        self.later(10_000, Due::Admin);
+    }
+
+    fn home(&mut self) -> Home {
+        let broker = self.rng.index(self.plan.brokers.len());
+        let shards = self.plan.brokers[broker];
+        Home { broker, shards, conn: self.rng.index(shards) }
+    }
+
+    fn role(&mut self) -> Role {
+        let queue = self.rng.index(self.plan.queues.len());
+        let (group, start) = self.rng.pick(&self.plan.groups).clone();
+        let queue = &self.plan.queues[queue];
+        let pinned = self.rng.chance(200);
+        let partition = pinned.then(|| self.rng.pick(&queue.partitions).clone());
+        Role { queue: queue.name.clone(), partition, group, start, drains: false, recheck_us: 700_000 }
+    }
+
+    fn join(&mut self, client: Client, home: Home) {
+        self.clients.push((client, home));
+        let (client, after) = (self.clients.len() - 1, self.rng.below(50_000));
+        let input = Input::Timer(0);
+        self.later(after, Due::Client { client, input });
+    }
+
+    /// A broker's shards, new.
+    pub(crate) fn start(&mut self, broker: usize) {
+        let count = self.plan.brokers[broker];
+        let (window, tail, lane_tail) = self.plan.memory;
+        let shards = (0..count).map(|index| {
+            Shard::new(ShardConfig {
+                index,
+                shards: count,
+                window_bytes_max: window,
+                tail_bytes_max: tail,
+                lane_tail_bytes_max: lane_tail,
+                window_batch: self.plan.window_batch,
+            })
+        });
+        self.brokers[broker].shards = shards.collect();
+        self.brokers[broker].armed = vec![None; count];
+        self.brokers[broker].epoch += 1;
+        let (epoch, stamp) = (self.brokers[broker].epoch, self.moment().stamp);
+        for shard in 0..count {
+            // Nothing is asked of a shard before it has read the clock.
+            let event = Event::Clock { now: stamp, at: self.clock(broker, self.t) };
+            self.due.insert((self.t, self.made), Due::Deliver { at: (broker, shard), epoch, event });
+            self.made += 1;
+        }
+    }
+
+    /// The broker dies and comes back, knowing nothing.
+    pub(crate) fn restart(&mut self, broker: usize) {
+        self.oracle.restarted(broker);
+        self.start(broker);
+        for client in 0..self.clients.len() {
+            if self.clients[client].1.broker == broker {
+                // Answers that were under way to it are lost as well.
+                self.due.retain(|_, due| !is_answer(due, client));
+                self.act(client, Input::Reset);
+            }
+        }
+    }
+
+    pub fn moment(&self) -> Moment {
+        let t = self.t as i64;
+        Moment { t: self.t, stamp: Stamp(EPOCH.0 + t - t * self.plan.drift / 2_000_000 + self.jumped) }
+    }
+
+    pub(crate) fn jump(&mut self, by: i64) {
+        self.jumped += by;
+    }
+
+    pub(crate) fn outage(&mut self, lasts: u64) {
+        self.outage_until = self.t + lasts;
+    }
+
+    /// A broker's own clock.
+    fn clock(&self, broker: usize, t: u64) -> Micros {
+        let broker = &self.brokers[broker];
+        Micros(broker.offset + (t as i64 + t as i64 * broker.drift / 1_000_000) as u64)
+    }
+
+    /// When a broker's clock shows a time.
+    fn when(&self, broker: usize, at: Micros) -> u64 {
+        let broker = &self.brokers[broker];
+        let local = at.0.saturating_sub(broker.offset) as i64;
+        (local - local * broker.drift / 1_000_000 + 2).max(0) as u64
+    }
+
+    fn later(&mut self, after: u64, due: Due) {
+        self.due.insert((self.t + after, self.made), due);
+        self.made += 1;
+    }
+
+    /// One thing happens. False when nothing is left to happen before `end`.
+    pub fn step(&mut self, end: u64) -> bool {
+        let Some(entry) = self.due.first_entry() else { return false };
+        if entry.key().0 > end {
+            return false;
+        }
+        let ((t, _), due) = entry.remove_entry();
+        self.t = self.t.max(t);
+        self.mix(t);
+        match due {
+            Due::Deliver { at, epoch, event } => {
+                if self.brokers[at.0].epoch == epoch {
+                    self.take(at, event);
+                    self.take_more(at, epoch);
+                    self.turn(at);
+                }
+            }
+            Due::Turn { at, epoch } => {
+                if self.brokers[at.0].epoch == epoch {
+                    self.brokers[at.0].armed[at.1] = None;
+                    self.turn(at);
+                }
+            }
+            Due::Execute { ticket } => self.execute(ticket),
+            Due::Client { client, input } => self.act(client, input),
+            Due::Admin => {
+                if !self.healed {
+                    self.meddle();
+                    let after = self.rng.range(5_000, 400_000);
+                    self.later(after, Due::Admin);
+                }
+            }
+        }
+        true
+    }
+
+    /// Events of the same shard that are close enough to be in the same inbox.
+    fn take_more(&mut self, at: At, epoch: u64) {
+        while let Some(entry) = self.due.first_entry() {
+            let same = matches!(entry.get(), Due::Deliver { at: to, epoch: of, .. } if *to == at && *of == epoch);
+            if !same || entry.key().0 > self.t + TOGETHER_US {
+                break;
+            }
+            let ((t, _), due) = entry.remove_entry();
+            self.t = self.t.max(t);
+            if let Due::Deliver { event, .. } = due {
+                self.take(at, event);
+            }
+        }
+    }
+
+    fn take(&mut self, at: At, event: Event) {
+        let now = self.moment();
+        if self.verbose {
+            println!("{:>10} {at:?} < {event:?}", self.t);
+        }
+        match &event {
+            Event::Clock { .. } => {}
+            Event::Command { slot, command } => self.oracle.delivered(now, at, *slot, command),
+            Event::Appended { result, .. } => {
+                self.oracle.append_answered(at);
+                self.fault(at, result.is_err());
+            }
+            Event::Moved { result, .. } => {
+                self.oracle.move_answered(at);
+                self.fault(at, result.is_err());
+            }
+            Event::Returned { result, .. } => {
+                self.oracle.call_answered(at);
+                self.fault(at, result.is_err());
+            }
+        }
+        self.inbox.push(event);
+    }
+
+    fn fault(&mut self, at: At, failed: bool) {
+        if failed {
+            self.oracle.faults.insert(at, self.t);
+        }
+    }
+
+    fn turn(&mut self, at: At) {
+        let (broker, shard) = at;
+        let now = self.clock(broker, self.t);
+        let (mut inbox, mut effects) = (std::mem::take(&mut self.inbox), std::mem::take(&mut self.effects));
+        let engine = &mut self.brokers[broker].shards[shard];
+        engine.turn(now, &mut inbox, &mut effects);
+        let deadline = engine.deadline();
+        self.watch_bounds(at);
+        for effect in effects.drain(..) {
+            self.perform(at, effect);
+        }
+        self.oracle.leaving.clear();
+        (self.inbox, self.effects) = (inbox, effects);
+        if let Some(wanted) = deadline
+            && self.brokers[broker].armed[shard].is_none_or(|armed| wanted < armed)
+        {
+            self.brokers[broker].armed[shard] = Some(wanted);
+            let when = self.when(broker, wanted).max(self.t + 1);
+            let epoch = self.brokers[broker].epoch;
+            self.later(when - self.t, Due::Turn { at, epoch });
+        }
+    }
+
+    /// Memory keeps its bounds after every turn.
+    fn watch_bounds(&mut self, at: At) {
+        let sizes = self.brokers[at.0].shards[at.1].sizes();
+        let (window, tail, _) = self.plan.memory;
+        if sizes.tail_bytes > tail {
+            self.oracle.fail(None, &format!("tails of {at:?} are over their bound: {sizes:?}"));
+        }
+        let before = self.window_bytes.insert(at, sizes.window_bytes).unwrap_or(0);
+        if before > window && sizes.window_bytes < before {
+            self.oracle.hit(Thing::WindowEvicted);
+        }
+    }
+
+    /// When all is done, no engine holds anything for anybody.
+    pub fn finish(&mut self) {
+        for (b, broker) in self.brokers.iter().enumerate() {
+            for (s, shard) in broker.shards.iter().enumerate() {
+                let sizes = shard.sizes();
+                let waiting =
+                    [sizes.waiting_drafts, sizes.waiting_pops, sizes.waiting_acks, sizes.watches, sizes.calls];
+                if waiting != [0; 5] {
+                    self.oracle.fail(None, &format!("shard {:?} still holds something: {sizes:?}", (b, s)));
+                }
+            }
+        }
+        self.oracle.finish(&self.store);
+    }
+
+    fn perform(&mut self, at: At, effect: Effect) {
+        if self.verbose {
+            println!("{:>10} {at:?} > {effect:?}", self.t);
+        }
+        self.mix_effect(at, &effect);
+        let now = self.moment();
+        match effect {
+            Effect::Reply { slot, verdict } => {
+                let planted = self.store.planted;
+                if planted == Some(Planted::LoseVerdict) && self.rng.chance(20) {
+                    return;
+                }
+                self.oracle.replied(now, at, slot, &verdict, &self.store);
+                if planted == Some(Planted::TwoVerdicts) && self.rng.chance(20) {
+                    self.oracle.replied(now, at, slot, &verdict, &self.store);
+                }
+                if self.settle_change(slot) {
+                    return;
+                }
+                let client = self.owner.remove(&slot).expect("somebody asked");
+                let after = self.rng.range(5, 300);
+                self.later(after, Due::Client { client, input: Input::Verdict(slot, verdict) });
+            }
+            Effect::Wake { slot } => {
+                self.oracle.woke(at, slot);
+                if self.store.planted == Some(Planted::LoseWake) && self.rng.chance(500) {
+                    return;
+                }
+                let client = self.owner[&slot];
+                let after = self.rng.range(5, 300);
+                self.later(after, Due::Client { client, input: Input::Wake(slot) });
+            }
+            Effect::Append { commit, append } => {
+                self.oracle.emits_append(at, commit, &append);
+                self.dispatch(at, Asking::Append { commit, append });
+            }
+            Effect::Move { commit, moves } => {
+                let candidates = self.oracle.emits_move(at, commit, &moves);
+                self.dispatch(at, Asking::Move { commit, moves, candidates });
+            }
+            Effect::Call { call, ask } => {
+                self.oracle.emits_call(at);
+                self.dispatch(at, Asking::Call { call, ask });
+            }
+        }
+    }
+
+    /// A store call sets out; its fate is drawn now.
+    fn dispatch(&mut self, at: At, ask: Asking) {
+        let (low, high) = self.plan.latency;
+        let epoch = self.brokers[at.0].epoch;
+        let faults = if self.healed { Default::default() } else { self.plan.faults };
+        let there = self.rng.range(low, high) / 2;
+        let mut back = self.rng.range(low, high) / 2;
+        let ticket = Ticket { at, emitted: self.t, ask };
+        if self.t < self.outage_until || self.rng.chance(faults.unavailable) {
+            self.oracle.hit(if self.t < self.outage_until { Thing::Outage } else { Thing::Unavailable });
+            let event = answer(&ticket.ask, StoreError::Unavailable("simulated".into()));
+            return self.later(there + back, Due::Deliver { at, epoch, event });
+        }
+        if self.rng.chance(faults.late) {
+            self.oracle.hit(Thing::LateAnswer);
+            back += self.rng.range(1_000, self.plan.late_us);
+        }
+        if !self.rng.chance(faults.unknown) {
+            let number = self.made;
+            self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: Some(back) });
+            return self.later(there, Due::Execute { ticket: number });
+        }
+        // No answer: the store may have done it, may do it yet, or never heard of it.
+        let event = answer(&ticket.ask, StoreError::Unknown("simulated".into()));
+        let given_up = there + back + self.rng.range(0, 20_000);
+        let executes = match self.rng.below(4) {
+            0 => None,
+            // What is done after it was given up, nobody is told: as if another broker had done it.
+            1 if !self.oracle.solo => Some(given_up + self.rng.range(1, 1_500_000)),
+            _ => Some(there),
+        };
+        self.oracle.hit(match executes {
+            None => Thing::UnknownNotApplied,
+            Some(when) if when > given_up => Thing::UnknownAppliedLate,
+            Some(_) => Thing::UnknownApplied,
+        });
+        if let Some(when) = executes {
+            let number = self.made;
+            self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: None });
+            self.later(when, Due::Execute { ticket: number });
+        }
+        self.later(given_up, Due::Deliver { at, epoch, event });
+    }
+
+    /// The store does what a ticket asks.
+    fn execute(&mut self, number: u64) {
+        let Ticketed { epoch, ticket, answers_in } = self.tickets.remove(&number).expect("executed once");
+        let Ticket { at, emitted, ask } = ticket;
+        let now = self.moment();
+        let event = match ask {
+            Asking::Append { commit, append } => {
+                let result = self.store.append(now.stamp, &mut self.rng, &append);
+                match &result {
+                    Ok(outcome) => self.oracle.appended(now, at, emitted, &append, outcome),
+                    Err(_) => self.oracle.hit(Thing::Poison),
+                }
+                Event::Appended { commit, result }
+            }
+            Asking::Move { commit, moves, candidates } => {
+                let outcome = self.store.moves(now.stamp, &mut self.rng, &moves);
+                self.oracle.moved(now, at, candidates, &moves, &outcome.moves);
+                Event::Moved { commit, result: Ok(outcome) }
+            }
+            Asking::Call { call, ask } => {
+                let reply = self.store.call(now.stamp, &mut self.rng, &ask);
+                self.oracle.ledger.learn(now.t, &mut self.store);
+                self.count_call(&ask, &reply);
+                Event::Returned { call, result: Ok(reply) }
+            }
+        };
+        if let Some(after) = answers_in {
+            self.later(after, Due::Deliver { at, epoch, event });
+        }
+    }
+
+    fn count_call(&mut self, ask: &Call, reply: &queen_shards::effect::Reply) {
+        use queen_shards::effect::Reply;
+        match (ask, reply) {
+            (Call::ReadKeys { partition, .. }, Reply::Keys { rows, complete, .. }) => {
+                self.oracle.hit(Thing::WindowReload);
+                if !complete {
+                    self.oracle.hit(Thing::KeysPaged);
+                }
+                if rows.iter().any(|row| self.store.evidence.contains_key(&(*partition, row.base))) {
+                    self.oracle.hit(Thing::EvidenceRead);
+                }
+            }
+            (Call::ReadRecords { .. }, _) => self.oracle.hit(Thing::RecordsRead),
+            _ => {}
+        }
+    }
+
+    /// A client meets something and acts.
+    fn act(&mut self, client: usize, input: Input) {
+        let mut ctx = Ctx {
+            t: self.t,
+            rng: &mut self.rng,
+            plan: &self.plan,
+            shared: &mut self.shared,
+            cover: &mut self.oracle.cover,
+            actions: Vec::new(),
+        };
+        match &mut self.clients[client].0 {
+            Client::Producer(producer) => producer.step(&mut ctx, input),
+            Client::Consumer(consumer) => consumer.step(&mut ctx, input),
+        }
+        let actions = VecDeque::from(ctx.actions);
+        let broker = self.clients[client].1.broker;
+        for action in actions {
+            match action {
+                Action::Send { shard, slot, command } => self.send(client, (broker, shard), slot, command),
+                Action::Timer { after, tag } => {
+                    self.later(after, Due::Client { client, input: Input::Timer(tag) });
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, client: usize, at: At, slot: Slot, command: queen_shards::command::Command) {
+        let now = self.moment();
+        self.oracle.sent(now, at, slot, &command);
+        self.owner.insert(slot, client);
+        let last = self.sent.get(&(client, at.1)).copied().unwrap_or(0);
+        let when = (self.t + self.rng.range(5, 400)).max(last);
+        self.sent.insert((client, at.1), when);
+        let epoch = self.brokers[at.0].epoch;
+        let event = Event::Command { slot, command };
+        self.due.insert((when, self.made), Due::Deliver { at, epoch, event });
+        self.made += 1;
+    }
+
+    /// Tells every shard of every broker something, from nowhere in particular.
+    pub(crate) fn tell_all(&mut self, queue: &std::sync::Arc<str>) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        for broker in 0..self.brokers.len() {
+            for shard in 0..self.brokers[broker].shards.len() {
+                self.shared.slots += 1;
+                let slot = Slot::new(0, self.shared.slots);
+                let command = queen_shards::command::Command::QueueChanged {
+                    tenant: queen_shards::ids::TenantId::DEFAULT,
+                    queue: queue.clone(),
+                };
+                let now = self.moment();
+                self.oracle.sent(now, (broker, shard), slot, &command);
+                let epoch = self.brokers[broker].epoch;
+                let event = Event::Command { slot, command };
+                let after = self.rng.range(5, 5_000);
+                self.later(after, Due::Deliver { at: (broker, shard), epoch, event });
+                slots.push(slot);
+            }
+        }
+        slots
+    }
+
+    /// Whether a client waits for this slot.
+    pub(crate) fn owned(&self, slot: Slot) -> bool {
+        self.owner.contains_key(&slot)
+    }
+
+    /// A message of a producer at a broker that is not simulated: its key is new.
+    pub(crate) fn foreign_message(&mut self, queue: usize) -> crate::frame::Message {
+        self.shared.message(&mut self.rng, &self.plan, queue, true)
+    }
+
+    // ---- the end
+
+    /// Faults are over: from here on everything must come out.
+    pub fn heal(&mut self) {
+        self.healed = true;
+        self.store.busy = 0;
+        self.outage_until = 0;
+        self.oracle.healed = Some(self.t);
+        for client in 0..self.clients.len() {
+            self.later(1, Due::Client { client, input: Input::Heal });
+        }
+    }
+
+    /// Whether some store call is still on its way, though its answer may have been given up.
+    pub fn store_busy(&self) -> bool {
+        !self.tickets.is_empty()
+    }
+
+    pub fn clients_idle(&self) -> bool {
+        self.clients.iter().all(|(client, _)| match client {
+            Client::Producer(producer) => producer.idle(),
+            Client::Consumer(consumer) => consumer.idle(),
+        })
+    }
+
+    /// Consumers that take everything there is, in every group the store knows.
+    pub fn send_drainers(&mut self) {
+        // One broker hears of nothing that others wrote before it looks: a new one looks first.
+        if !self.oracle.solo {
+            (0..self.brokers.len()).for_each(|broker| self.restart(broker));
+        }
+        let drained_by = self.home();
+        let mut roles = Vec::new();
+        for (id, group) in &self.store.groups {
+            let queue = self.store.queues[&group.queue].name.clone();
+            let role = |partition| Role {
+                queue: queue.clone(),
+                partition,
+                group: group.name.clone(),
+                start: queen_shards::command::Start::All,
+                drains: true,
+                recheck_us: u64::MAX / 4,
+            };
+            if group.mode.is_some() || &*group.name == queen_shards::command::QUEUE_MODE {
+                roles.push(role(None));
+            } else {
+                let mine = self.store.cursors.keys().filter(|(_, of)| of == id);
+                roles.extend(mine.map(|(partition, _)| role(Some(self.store.partitions[partition].name.clone()))));
+            }
+        }
+        for role in roles {
+            self.join(Client::Consumer(Consumer::new(drained_by, role)), drained_by);
+        }
+    }
+
+    // ---- the trace
+
+    pub fn mix(&mut self, value: u64) {
+        self.trace = (self.trace ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+    }
+
+    fn mix_effect(&mut self, at: At, effect: &Effect) {
+        self.mix((at.0 * 16 + at.1) as u64);
+        match effect {
+            Effect::Reply { slot, verdict } => {
+                self.mix(slot.0);
+                match verdict {
+                    queen_shards::command::Verdict::Pop(pop) => {
+                        for claim in &pop.claims {
+                            self.mix(claim.partition.0 as u64);
+                            self.mix(claim.start.0 as u64 ^ (claim.end.0 as u64) << 32);
+                        }
+                    }
+                    other => {
+                        let text = format!("{other:?}");
+                        text.bytes().for_each(|byte| self.mix(byte as u64));
+                    }
+                }
+            }
+            Effect::Wake { slot } => self.mix(slot.0 << 1),
+            Effect::Append { append, .. } => {
+                for lane in &append.lanes {
+                    self.mix(lane.partition.0 as u64);
+                    self.mix(lane.expect.0 as u64 ^ (lane.count as u64) << 32);
+                }
+            }
+            Effect::Move { moves, .. } => {
+                for step in moves {
+                    self.mix(step.partition.0 as u64 ^ (step.group.0 as u64) << 40);
+                    self.mix(step.version as u64);
+                }
+            }
+            Effect::Call { call, ask } => {
+                self.mix(call.0);
+                self.mix(std::mem::discriminant(ask).hash_code());
+            }
+        }
+    }
+}
+
+/// A number for a discriminant; only compared within one build.
+trait HashCode {
+    fn hash_code(&self) -> u64;
+}
+impl<T> HashCode for std::mem::Discriminant<T> {
+    fn hash_code(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+fn answer(ask: &Asking, error: StoreError) -> Event {
+    match ask {
+        Asking::Append { commit, .. } => Event::Appended { commit: *commit, result: Err(error) },
+        Asking::Move { commit, .. } => Event::Moved { commit: *commit, result: Err(error) },
+        Asking::Call { call, .. } => Event::Returned { call: *call, result: Err(error) },
+    }
+}
+
+fn is_answer(due: &Due, of: usize) -> bool {
+    matches!(due, Due::Client { client, input: Input::Verdict(..) | Input::Wake(_) } if *client == of)
+}

@@ -1,0 +1,139 @@
+//! A private PostgreSQL cluster on a loopback port, trust authentication, one database per broker that needs its own.
+
+use super::process::{as_postgres, free_port, give_to_postgres, scratch_dir, signal, spawn};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock};
+
+pub struct Postgres {
+    bin: PathBuf,
+    dir: PathBuf,
+    pub port: u16,
+    server: Mutex<Option<Child>>,
+}
+
+static SHARED: OnceLock<Postgres> = OnceLock::new();
+
+/// The cluster of this test binary. Tests that stop PostgreSQL start their own with [`Postgres::start`].
+pub fn shared_postgres() -> &'static Postgres {
+    SHARED.get_or_init(|| Postgres::start(&[]))
+}
+
+pub fn stop_shared() {
+    if let Some(postgres) = SHARED.get() {
+        postgres.kill();
+    }
+}
+
+impl Postgres {
+    /// Makes a cluster and serves it. `settings` are `name=value` lines on top of the stock ones.
+    pub fn start(settings: &[&str]) -> Postgres {
+        let bin = server_binaries();
+        let dir = scratch_dir("pg");
+        give_to_postgres(&dir);
+        let data = dir.join("data");
+        let mut initdb = Command::new(bin.join("initdb"));
+        initdb.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N"]);
+        as_postgres(&mut initdb);
+        run(initdb.current_dir(&dir));
+        let port = free_port();
+        let mut conf = std::fs::read_to_string(data.join("postgresql.conf")).expect("postgresql.conf");
+        conf += &format!(
+            "\nport = {port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{}'\nmax_connections = 200\n\
+             shared_buffers = '64MB'\n{}\n",
+            dir.display(),
+            settings.join("\n")
+        );
+        std::fs::write(data.join("postgresql.conf"), conf).expect("postgresql.conf");
+        let postgres = Postgres { bin, dir, port, server: Mutex::new(None) };
+        postgres.resume();
+        postgres
+    }
+
+    /// Starts the server again after [`Postgres::stop`] or [`Postgres::kill`]; returns once it answers.
+    pub fn resume(&self) {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log")).expect("log");
+        let mut server = Command::new(self.bin.join("postgres"));
+        server.arg("-D").arg(self.dir.join("data")).current_dir(&self.dir).stdin(Stdio::null());
+        server.stdout(log.try_clone().expect("dup")).stderr(log);
+        as_postgres(&mut server);
+        *self.server.lock().unwrap() = Some(spawn(server, libc::SIGINT).expect("postgres starts"));
+        super::eventually("PostgreSQL answers", || self.try_query("postgres", "select 1").ok());
+    }
+
+    /// Stops it cleanly, breaking connections (a "fast" shutdown).
+    pub fn stop(&self) {
+        self.end(libc::SIGINT);
+    }
+
+    /// Stops it as a crash would: no checkpoint, recovery at the next start.
+    pub fn kill(&self) {
+        self.end(libc::SIGQUIT);
+    }
+
+    fn end(&self, with: i32) {
+        if let Some(mut server) = self.server.lock().unwrap().take() {
+            signal(server.id(), with);
+            let _ = server.wait();
+        }
+    }
+
+    /// Makes an empty database and returns its name.
+    pub fn create_database(&self) -> String {
+        let name = super::unique("db").replace('-', "_");
+        self.query("postgres", &format!("create database {name}"));
+        name
+    }
+
+    /// Runs SQL with psql; rows as lines, columns parted by `|`.
+    #[track_caller]
+    pub fn query(&self, database: &str, sql: &str) -> String {
+        self.try_query(database, sql).unwrap_or_else(|e| panic!("{sql}: {e}"))
+    }
+
+    pub fn try_query(&self, database: &str, sql: &str) -> Result<String, String> {
+        let out = Command::new(self.bin.join("psql"))
+            .args(["-XAtq", "-h", "127.0.0.1", "-U", "postgres", "-v", "ON_ERROR_STOP=1"])
+            .args(["-p", &self.port.to_string(), "-d", database, "-c", sql])
+            .output()
+            .map_err(|e| e.to_string())?;
+        match out.status.success() {
+            true => Ok(String::from_utf8_lossy(&out.stdout).trim_end().to_owned()),
+            false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
+        }
+    }
+
+    /// The environment that points a broker here.
+    pub fn env(&self, database: &str) -> Vec<(String, String)> {
+        [("PG_HOST", "127.0.0.1"), ("PG_PORT", &self.port.to_string()), ("PG_DATABASE", database)]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec()
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Where the newest server of at least version 15 lives, looked for as the broker does.
+fn server_binaries() -> PathBuf {
+    let mut found: Vec<(u32, PathBuf)> = Vec::new();
+    for entry in std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten() {
+        if let Some(major) = entry.file_name().to_str().and_then(|n| n.parse().ok()) {
+            found.push((major, entry.path().join("bin")));
+        }
+    }
+    let newest = found.into_iter().filter(|(major, bin)| *major >= 15 && bin.join("postgres").exists()).max();
+    if let Some((_, bin)) = newest {
+        return bin;
+    }
+    let out = Command::new("pg_config").arg("--bindir").output().expect("PostgreSQL's server, 15 or newer: .ci/setup");
+    Path::new(String::from_utf8_lossy(&out.stdout).trim()).to_owned()
+}
+
+fn run(command: &mut Command) {
+    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
+}

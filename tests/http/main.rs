@@ -1,0 +1,20 @@
+//! Black box over HTTP: the binary, a real PostgreSQL, nothing of the broker's code.
+//!
+//! One module per family. The tests of `invariants` carry the number of their rule in data plane 14; `probes` those of
+//! faults met in the field. Most run twice, see `harness::rules`.
+
+mod harness;
+
+mod bad_input;
+mod configure;
+mod embedded;
+mod health;
+mod invariants;
+mod lease;
+mod lifecycle;
+mod pop;
+mod probes;
+mod push;
+mod resources;
+mod transport;
+mod worked_cases;

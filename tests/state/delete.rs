@@ -1,0 +1,93 @@
+//! `queen.delete_queue` and `queen.purge_dead`: data plane 8.7; architecture 13, rule 3.
+
+use crate::cluster::Db;
+use crate::{cursor, number, queue};
+use serde_json::json;
+
+#[test]
+fn a_deleted_queue_leaves_only_dead_ids() {
+    let db = Db::new();
+    queue(&db, "q", 3, 5);
+    queue(&db, "other", 1, 5);
+    cursor(&db, "q", "p0", "g", 1, None);
+    assert_eq!(db.call("delete_queue", json!({"queue": "q"})), json!({"deleted": true, "queue": "q", "existed": true}));
+    assert_eq!(
+        db.call("delete_queue", json!({"queue": "q"})),
+        json!({"deleted": false, "queue": "q", "existed": false, "message": "Queue not found, nothing was deleted"})
+    );
+    let left = "select (select count(*) from queen.partitions) || ' ' || (select count(*) from queen.cursors) || ' ' ||
+        (select count(*) from queen.groups) || ' ' || (select count(*) from queen.dead_partitions)";
+    assert_eq!(db.sql(left), "1 0 0 3");
+    assert_eq!(db.call("get_queue", json!({"queue": "q", "limit": 1})), json!({"error": "Queue not found"}));
+}
+
+#[test]
+fn purging_goes_in_bounded_steps_until_nothing_is_left() {
+    let db = Db::new();
+    queue(&db, "q", 3, 5);
+    queue(&db, "other", 1, 5);
+    db.sql("insert into queen.evidence select partition_id, base_offset, count, created_at, null, keys from queen.segments");
+    db.call("delete_queue", json!({"queue": "q"}));
+    let mut steps = Vec::new();
+    loop {
+        let done: u32 = db.sql("select queen.purge_dead(7)").parse().unwrap();
+        steps.push(done);
+        if done < 7 {
+            break;
+        }
+    }
+    // 15 segments, 15 rows of evidence, 3 ids.
+    assert_eq!(steps, [7, 7, 7, 7, 5]);
+    assert_eq!(db.sql("select count(*) from queen.segments"), "5");
+    assert_eq!(db.sql("select count(*) from queen.evidence"), "5");
+    assert_eq!(db.sql("select count(*) from queen.dead_partitions"), "0");
+}
+
+#[test]
+fn a_delete_waits_for_a_push_in_flight_and_its_segment_dies_too() {
+    let db = Db::new();
+    queue(&db, "q", 2, 5);
+    let id = number(&db, "q", "p1");
+    // A push that holds its partition row, as an append does, until told to go on by an advisory lock.
+    let gate = db.start("select pg_advisory_lock(7), pg_sleep(600)");
+    let held = "select exists (select 1 from pg_locks where locktype = 'advisory' and objid = 7 and granted)";
+    db.until("the gate", held);
+    let push = db.start(&format!(
+        "begin; update queen.partitions set last_offset = 5 where id = {id};
+         insert into queen.segments select {id}, 5, 1, now(), null, 0, 0, 4, '\\x00', '\\x00';
+         select pg_advisory_xact_lock(7); commit"
+    ));
+    db.until("the push", "select exists (select 1 from pg_locks where locktype = 'advisory' and objid = 7 and not granted)");
+    let delete = db.start("select queen.delete_queue('00000000-0000-0000-0000-000000000001', '{\"queue\":\"q\"}')");
+    db.until("the wait", "select exists (select 1 from pg_stat_activity where query like '%delete_queue%'
+        and wait_event_type = 'Lock' and pid <> pg_backend_pid())");
+    let pid = "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and objid = 7 and granted";
+    db.sql(pid);
+    for (name, child) in [("push", push), ("delete", delete)] {
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+    gate.wait_with_output().unwrap();
+    assert_eq!(db.sql("select queen.purge_dead(100)"), "13");
+    assert_eq!(db.sql("select count(*) from queen.segments"), "0");
+}
+
+/// Waiting lockers in one order do not deadlock; appends, which skip, never wait. Source: architecture 13, rule 3.
+#[test]
+fn deletes_and_ordered_lockers_do_not_deadlock() {
+    let db = Db::new();
+    queue(&db, "q", 40, 1);
+    (0..40).for_each(|i| cursor(&db, "q", &format!("p{i}"), "g", -1, None));
+    let locker = "do $$ begin for i in 1..60 loop
+        perform 1 from queen.partitions order by id for no key update;
+        perform 1 from queen.cursors order by partition_id, group_id for no key update; end loop; end $$";
+    let lockers: Vec<_> = (0..3).map(|_| db.start(locker)).collect();
+    let deletes: Vec<_> = (0..3)
+        .map(|_| db.start("select queen.delete_queue('00000000-0000-0000-0000-000000000001', '{\"queue\":\"q\"}')"))
+        .collect();
+    for child in lockers.into_iter().chain(deletes) {
+        let out = child.wait_with_output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    }
+    assert_eq!(db.sql("select count(*) from queen.partitions"), "0");
+}
