@@ -29,6 +29,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Mail taken from the mailbox before other tasks run.
 const MAIL_BATCH: usize = 256;
+/// Period of the timer whose lateness is measured.
+const LAG_PERIOD: Duration = Duration::from_millis(100);
 /// Pause before a full mailbox is tried again.
 const LATE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -63,6 +65,8 @@ pub struct Core {
     store_up: Cell<bool>,
     ids: Cell<(u64, u32)>,
     leases: Cell<u16>,
+    /// Store connections open at the last count.
+    connections: Cell<i64>,
     closing: Cell<bool>,
     closed: RefCell<Vec<Waker>>,
     /// Mail that waits for room, by target.
@@ -92,6 +96,7 @@ impl Core {
                 store_up: Cell::new(false),
                 ids: Cell::new((0, random_bits() as u32)),
                 leases: Cell::new(random_bits() as u16),
+                connections: Cell::new(0),
                 closing: Cell::new(false),
                 closed: RefCell::default(),
                 late: RefCell::new((0..shared.hub.targets()).map(|_| VecDeque::new()).collect()),
@@ -116,6 +121,7 @@ impl Core {
         });
         rt::spawn(self.clone().turns());
         rt::spawn(self.clone().alarms());
+        rt::spawn(self.clone().measure_lag());
         Ok(())
     }
 
@@ -290,6 +296,7 @@ impl Core {
             }
             Mail::Pulse { clock } => {
                 self.store_up.set(clock.is_some());
+                self.count_connections();
                 if let Some((now, at)) = clock {
                     self.enter(Event::Clock { now, at });
                 }
@@ -302,6 +309,12 @@ impl Core {
             }
             Mail::State { .. } | Mail::Finished | Mail::Signal => {}
         }
+    }
+
+    fn count_connections(&self) {
+        let Some(store) = self.store.get() else { return };
+        let open = [&store.append, &store.moves, &store.cold].iter().filter(|conn| conn.live().is_some()).count() as i64;
+        self.metrics.shard(self.index).connections(open - self.connections.replace(open));
     }
 
     fn answer(self: &Rc<Self>, slot: queen_shards::ids::Slot, answer: Answer) {
@@ -352,6 +365,15 @@ impl Core {
             }
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
+        }
+    }
+
+    /// How late a timer of this thread fires: what every other task waits as well. Source: operations 5.4.1.
+    async fn measure_lag(self: Rc<Self>) {
+        loop {
+            let due = now().plus(LAG_PERIOD.as_micros() as u64);
+            rt::sleep(LAG_PERIOD).await;
+            self.metrics.shard(self.index).loop_lag(now().since(due));
         }
     }
 
@@ -434,7 +456,10 @@ impl Core {
         let Some(connections) = self.store.get().cloned() else {
             return Err(StoreError::Unavailable("the store has not been reached yet".into()));
         };
+        let metrics = self.metrics.shard(self.index);
+        metrics.busy(1);
         let result = store::within(conn(&connections), limit, work).await;
+        metrics.busy(-1);
         if let Err(error) = &result {
             self.metrics.shard(self.index).db_error();
             store::log_error(error);
