@@ -189,7 +189,7 @@ impl Oracle {
             return;
         }
         let part = &self.ledger.parts[&case.id];
-        if path.is_empty() && state.batch_end.is_some_and(|end| end < part.log_start) {
+        if depth > 0 && path.is_empty() && state.batch_end.is_some_and(|end| end < part.log_start) {
             // Retention took all that was granted before it was delivered: the broker gives it back itself.
             found.extend(given_back(&state, &case.after).filter(|next| same(next, &case.after)).map(|_| Vec::new()));
         }
