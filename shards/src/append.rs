@@ -73,7 +73,7 @@ impl Shard {
     pub(crate) fn prepare(&mut self, at: Ref) {
         let floor = self.dedup_floor(at);
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
-        if lane.drafts.is_empty() {
+        if lane.drafts.is_empty() && lane.preparing.is_empty() {
             return;
         }
         match lane.state {
@@ -91,17 +91,21 @@ impl Shard {
                     // Nothing was stored inside the window: it holds all there is.
                     lane.window_since = floor.expect("short of it");
                 }
-                if !lane.closing {
+                self.answer_preparing(at);
+                let lane = &mut self.lanes[at];
+                if !lane.closing && !lane.drafts.is_empty() {
                     lane.closing = true;
                     self.closing.push_back(at);
                 }
             }
+            // The window of a lane in flight may fall short only while dedup was off; it is loaded after.
+            LaneState::Flying if floor.is_none_or(|floor| lane.window_since <= floor) => self.answer_preparing(at),
             LaneState::Asked | LaneState::Loading | LaneState::Flying => {}
         }
     }
 
     /// Stamp at or after which a stored key makes a duplicate; `None` with dedup off.
-    fn dedup_floor(&self, at: Ref) -> Option<Stamp> {
+    pub(crate) fn dedup_floor(&self, at: Ref) -> Option<Stamp> {
         let lane = self.lanes.slab.get(at)?;
         let secs = self.queues.options(lane.queue).dedup_secs;
         (secs > 0).then(|| Stamp(self.stamp().0 - secs as i64 * 1_000_000))
@@ -161,6 +165,7 @@ impl Shard {
 
     /// Every waiting draft of a lane is answered `failed`.
     pub(crate) fn fail_drafts(&mut self, at: Ref) {
+        self.fail_preparing(at);
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
         let drafts = std::mem::take(&mut lane.drafts);
         let unknown = lane.id.0 == 0;
@@ -421,14 +426,15 @@ impl Shard {
         let keep = self.dedup_floor(at).is_some();
         let lane = &mut self.lanes[at];
         let first = lane.verified.plus(1);
-        let (window_before, tail_before) = (lane.window.bytes(), lane.tail.bytes());
+        let window_before = lane.window.bytes();
+        let mut records = Vec::with_capacity(segments.len());
         for (segment, (codec, body)) in segments {
             let base = first.plus(segment.rel as i64);
             if keep && lane.window_since != SINCE_NEVER {
                 lane.window.insert(base, created_at, &segment.keys);
             }
             let frames = (codec != Codec::Raw).then(|| segment.frames.clone());
-            lane.tail.push(Record {
+            records.push(Record {
                 base,
                 created_at,
                 count: segment.count,
@@ -440,16 +446,7 @@ impl Shard {
                 keys: segment.keys,
             });
         }
-        if !std::mem::replace(&mut lane.in_tail_order, true) {
-            self.tail_order.push_back(at);
-        }
-        while lane.tail.bytes() > self.config.lane_tail_bytes_max {
-            if lane.tail.drop_front() == 0 {
-                break;
-            }
-        }
         self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(window_before);
-        self.tail_bytes = (self.tail_bytes + lane.tail.bytes()).saturating_sub(tail_before);
         if flying.count > 0 {
             lane.verified = lane.verified.plus(flying.count as i64);
             lane.last_created_at = created_at;
@@ -462,11 +459,28 @@ impl Shard {
         lane.state = LaneState::Ready;
         lane.suspect = false;
         lane.busy_count = 0;
+        self.feed_tail(at, records);
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }
         self.prepare(at);
         self.offer_all(at);
+    }
+
+    /// Adds records to a lane's tail, within what one lane may hold.
+    pub(crate) fn feed_tail(&mut self, at: Ref, records: impl IntoIterator<Item = Record>) {
+        let lane = &mut self.lanes[at];
+        let before = lane.tail.bytes();
+        records.into_iter().for_each(|record| lane.tail.push(record));
+        while lane.tail.bytes() > self.config.lane_tail_bytes_max {
+            if lane.tail.drop_front() == 0 {
+                break;
+            }
+        }
+        self.tail_bytes = (self.tail_bytes + lane.tail.bytes()).saturating_sub(before);
+        if !std::mem::replace(&mut lane.in_tail_order, true) {
+            self.tail_order.push_back(at);
+        }
     }
 
     /// The whole commit has no outcomes.

@@ -6,6 +6,8 @@ pub const COMMIT_SEGMENTS_MAX: usize = 256;
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 /// Cursor rows in one fused claim and ack commit.
 pub const COMMIT_MOVES_MAX: usize = 512;
+/// Partition and cursor rows in one bundle commit; one larger bundle still goes alone.
+pub const BUNDLE_ROWS_MAX: usize = 512;
 /// Raw bytes that small drafts of one lane merge into; past it a segment costs readers more than a row saves.
 pub const MERGE_BYTES_MAX: usize = 256 << 10;
 /// Drafts at least this large become a segment of their own: a row costs a few hundred bytes.
