@@ -13,7 +13,7 @@ use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
     BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, KEYS_PAGE, MERGE_BYTES_MAX,
-    MERGE_DRAFT_BYTES, PROVISION_MAX,
+    MERGE_DRAFT_BYTES, PROVISION_MAX, WINDOW_MARGIN_US,
 };
 use crate::repack::{self, Packed};
 use crate::shard::{Shard, Timer};
@@ -318,7 +318,10 @@ impl Shard {
         lane.state = LaneState::Flying;
         if let Some(floor) = floor {
             let before = lane.window.bytes();
-            lane.window.expire(floor);
+            let keep_from = Stamp(floor.0 - WINDOW_MARGIN_US);
+            lane.window.expire(keep_from);
+            // What is forgotten here must be read again when the queue's window is raised.
+            lane.window_since = lane.window_since.max(keep_from);
             self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
         }
         let mut run = Run::new(index);

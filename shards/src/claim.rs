@@ -253,10 +253,13 @@ impl Shard {
             let at = self.lane_entry(&key);
             let now = self.now;
             let lane = &mut self.lanes[at];
-            if lane.id.0 == 0 && lane.state == LaneState::Unknown {
-                lane.state = LaneState::Ready;
-                lane.verified = row.last_offset;
-                lane.last_created_at = row.last_created_at;
+            if lane.id.0 == 0 {
+                if lane.state == LaneState::Unknown {
+                    lane.state = LaneState::Ready;
+                    lane.verified = row.last_offset;
+                    lane.last_created_at = row.last_created_at;
+                }
+                // Also while a provisioning is under way: what it will say of the number is known already.
                 self.lanes.identify(at, row.partition);
             }
             let lane = &mut self.lanes[at];

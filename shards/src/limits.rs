@@ -34,6 +34,9 @@ pub const DRAFT_WAIT_US: u64 = 5_000_000;
 pub const ABSENT_US: u64 = 1_000_000;
 /// Names in the table of absent partitions; past it the table starts anew.
 pub const ABSENT_MAX: usize = 4096;
+/// Keys stay in memory so much longer than the window: two readings of the clock differ by their way here, and a floor
+/// that goes back must not mean another load.
+pub const WINDOW_MARGIN_US: i64 = 1_000_000;
 /// Lanes without a push for so long may lose their window when the budget is exceeded.
 pub const WINDOW_IDLE_US: u64 = 2_000_000;
 /// Lanes looked at per turn for that.

@@ -329,4 +329,4 @@ fn header_text(value: &[u8]) -> String {
 
 #[cfg(test)]
 #[path = "head_tests.rs"]
-mod tests;
+pub(crate) mod tests;

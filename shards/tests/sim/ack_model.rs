@@ -117,10 +117,15 @@ pub fn judge(row: &Cursor, part: &Part, set: &AckSet, options: &Options, assume:
         Found::Below => bit(AckOutcome::AlreadyCommitted),
         Found::Nowhere => bit(AckOutcome::Unresolvable),
         Found::At(_) if rejected => bit(AckOutcome::DlqRejected) | bit(AckOutcome::Accepted),
-        Found::At(at) if letter.as_ref().is_some_and(|letter| letter.offset == *at) => match item.word {
-            Disposition::Completed | Disposition::Retry => bit(AckOutcome::DeadLettered) | bit(AckOutcome::Accepted),
-            _ => bit(AckOutcome::DeadLettered),
-        },
+        Found::At(at) if letter.as_ref().is_some_and(|letter| letter.offset == *at) => {
+            // The first item with the word that decides; of others for the same message either may be said.
+            let mut same = resolved().filter(|(offset, _)| offset == at);
+            let decides = same.find(|(_, item)| Some((*at, rank(item.word))) == signal).map(|(_, item)| item);
+            match decides.is_some_and(|decides| std::ptr::eq(decides, item)) {
+                true => bit(AckOutcome::DeadLettered),
+                false => bit(AckOutcome::DeadLettered) | bit(AckOutcome::Accepted),
+            }
+        }
         Found::At(_) => bit(AckOutcome::Accepted),
     });
     let changed = next != *row;

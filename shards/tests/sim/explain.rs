@@ -7,7 +7,7 @@ use crate::coverage::Thing;
 use crate::ledger::{Grant, Moment, Note};
 use crate::oracle::{Ask, At, Oracle};
 use crate::store::Cursor;
-use queen_shards::command::{Pop, PopFrom};
+use queen_shards::command::{AckSet, Pop, PopFrom};
 use queen_shards::effect::{CursorMove, CursorOutcome, CursorTo, DeadLetter, LeaseTo, Options};
 use queen_shards::ids::{GroupId, LeaseId, Offset, PartitionId, Stamp};
 
@@ -230,12 +230,29 @@ impl Oracle {
             for forgotten in either(Offset(0), part.forgotten) {
                 for unreadable in either(Offset(0), part.log_start) {
                     let live = state.live(case.now.stamp);
-                    let assume = Assume { live, last_offset: part.last_offset(), forgotten, unreadable };
-                    all.push(judge(state, part, &sets[set], &options, assume));
+                    for last_offset in self.log_ends(case.id, &sets[set], since) {
+                        let assume = Assume { live, last_offset, forgotten, unreadable };
+                        all.push(judge(state, part, &sets[set], &options, assume));
+                    }
                 }
             }
         }
         all
+    }
+
+    /// Where the log may have ended, as far as a broker can know that judges a set since `since`. It only matters to
+    /// acks without a lease. Commits that nobody was told of yet may be seen or not; of others' writes a broker hears
+    /// when it does.
+    pub fn log_ends(&self, id: PartitionId, set: &AckSet, since: u64) -> Vec<Offset> {
+        let part = &self.ledger.parts[&id];
+        let mut ends = vec![part.last_offset()];
+        if set.lease.is_none() {
+            const ENDS_MAX: usize = 40;
+            let least = if self.solo { part.answered_before(since) } else { Offset::NONE };
+            let segments = part.segments.iter().rev().map(|segment| segment.base.plus(segment.count as i64 - 1));
+            ends.extend(segments.skip(1).take_while(|end| *end >= least).take(ENDS_MAX));
+        }
+        ends
     }
 
     pub fn options(&self, id: PartitionId, from: u64, to: u64) -> Vec<Options> {

@@ -68,11 +68,13 @@ impl Oracle {
             for live in either(state.live(began.stamp), state.live(now.stamp)) {
                 for forgotten in either(Offset(0), part.forgotten) {
                     for unreadable in either(Offset(0), part.log_start) {
-                        let assume = Assume { live, last_offset: part.last_offset(), forgotten, unreadable };
-                        for options in &options {
-                            let judged = judge(state, part, set, options, assume);
-                            if judged.next.is_none() && fits(&judged.items, judged.released) {
-                                return Ok(());
+                        for last_offset in self.log_ends(set.partition, set, began.t) {
+                            let assume = Assume { live, last_offset, forgotten, unreadable };
+                            for options in &options {
+                                let judged = judge(state, part, set, options, assume);
+                                if judged.next.is_none() && fits(&judged.items, judged.released) {
+                                    return Ok(());
+                                }
                             }
                         }
                     }

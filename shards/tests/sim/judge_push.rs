@@ -105,7 +105,10 @@ impl Oracle {
             if segment.broker.is_some() {
                 self.check_origin(id, one.id, offset, bytes, key);
             }
-            self.check_window(now, emitted, id, key, segment.created_at, offset);
+            // The options in force when it came, or any later ones.
+            let pushed = self.pushed.get(&one.id).and_then(|pushed| self.asks[pushed.ask].delivered);
+            let since = pushed.map_or(emitted, |pushed| pushed.t);
+            self.check_window(now, since, id, key, segment.created_at, offset);
             rows.push((one.id, key, len as u32));
             at += len;
         }
@@ -152,7 +155,7 @@ impl Oracle {
     fn check_window(
         &mut self,
         now: Moment,
-        emitted: u64,
+        since: u64,
         id: PartitionId,
         key: queen_shards::ids::Key,
         created_at: queen_shards::ids::Stamp,
@@ -161,7 +164,7 @@ impl Oracle {
         let part = &self.ledger.parts[&id];
         let Some(before) = part.offsets.get(&key).and_then(|offsets| offsets.last()) else { return };
         let age = created_at.0 - part.messages[before.0 as usize].created_at.0;
-        let options = self.ledger.queues[&part.queue].possible(emitted, now.t);
+        let options = self.ledger.queues[&part.queue].possible(since, now.t);
         let window = options.map(|options| options.dedup_secs as i64 * 1_000_000).min().unwrap_or(0);
         // What retention's evidence clock has let go is free, whatever the window says now.
         let known = *before >= part.forgotten;

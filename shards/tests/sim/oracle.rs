@@ -62,6 +62,8 @@ pub struct Pushed {
     pub from: usize,
     pub to: usize,
     pub written: Option<(PartitionId, Offset)>,
+    /// Index of the command.
+    pub ask: usize,
 }
 
 #[derive(Default)]
@@ -388,6 +390,7 @@ impl Oracle {
                     from: at,
                     to: at + len,
                     written: None,
+                    ask: self.asks.len(),
                 };
                 self.pushed.insert(one.id, pushed);
                 ids.push(one.id);
