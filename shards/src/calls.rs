@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(crate) enum Pending {
     Provision { lanes: Vec<Ref> },
     Reverify { lane: Ref },
-    LearnLane { lane: Ref },
+    LearnLane { job: Ref, lane: Ref, ours: bool },
     PrepareLane { ticket: PrepareTicket },
     LoadKeys { lane: Ref, to: Offset, since: Option<Stamp> },
     Originals { lane: Ref, from: Offset, draft: JudgedDraft },
@@ -84,9 +84,9 @@ impl Shard {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.reverified(lane, row);
             }
-            Pending::LearnLane { lane } => {
+            Pending::LearnLane { job, lane, ours } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
-                self.lane_learnt(lane, row);
+                self.lane_learnt(job, lane, ours, row);
             }
             Pending::PrepareLane { ticket } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());

@@ -28,6 +28,13 @@ pub(crate) struct PrepareJob {
     left: usize,
 }
 
+/// One heard command that has partitions to read before it is answered: a pop after the answer finds them.
+#[derive(Debug)]
+pub(crate) struct HeardJob {
+    slot: Slot,
+    left: usize,
+}
+
 /// One lane of one prepare job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrepareTicket {
@@ -160,9 +167,10 @@ impl Shard {
     // ---- after the commit
 
     pub(crate) fn heard(&mut self, slot: Slot, news: Vec<News>) {
+        let job = self.heards.insert(HeardJob { slot, left: 1 });
         for one in news {
             match one {
-                News::Stored { lane, partition, record } => self.heard_stored(&lane, partition, record),
+                News::Stored { lane, partition, record } => self.heard_stored(job, &lane, partition, record),
                 News::Moved { partition, group, from, to, version, lease_left_us } => {
                     self.heard_moved((partition, group), from, &to, version, lease_left_us)
                 }
@@ -170,15 +178,25 @@ impl Shard {
                 News::LaneChanged { lane } => self.heard_lane_changed(&lane),
             }
         }
-        self.reply(slot, Verdict::Done);
+        self.finish_heard(job);
     }
 
-    fn heard_stored(&mut self, key: &LaneKey, partition: PartitionId, record: Record) {
+    fn finish_heard(&mut self, at: Ref) {
+        let job = &mut self.heards[at];
+        job.left -= 1;
+        if job.left == 0 {
+            let slot = job.slot;
+            self.heards.remove(at);
+            self.reply(slot, Verdict::Done);
+        }
+    }
+
+    fn heard_stored(&mut self, job: Ref, key: &LaneKey, partition: PartitionId, record: Record) {
         let at = self.lane_entry(key);
         let lane = &mut self.lanes[at];
         lane.touched = self.now;
         if lane.id != partition {
-            return self.learn_lane(at);
+            return self.learn_lane(job, at);
         }
         if lane.state == LaneState::Ready && lane.verified.plus(1) == record.base {
             return self.follow(at, record);
@@ -209,7 +227,7 @@ impl Shard {
     }
 
     /// Reads a partition that somebody made or changed.
-    fn learn_lane(&mut self, at: Ref) {
+    fn learn_lane(&mut self, job: Ref, at: Ref) {
         let key = self.lanes[at].key.clone();
         let at = if self.lanes[at].id.0 != 0 {
             // Remembered under another number: the partition was removed and made again.
@@ -218,27 +236,32 @@ impl Shard {
         } else {
             at
         };
-        if self.lanes[at].state == LaneState::Unknown {
+        // A provisioning may be under way: then what it says counts.
+        let ours = self.lanes[at].state == LaneState::Unknown;
+        if ours {
             self.lanes[at].state = LaneState::Asked;
         }
-        self.ask(Call::FindLane { lane: key }, Pending::LearnLane { lane: at });
+        self.heards[job].left += 1;
+        self.ask(Call::FindLane { lane: key }, Pending::LearnLane { job, lane: at, ours });
     }
 
-    pub(crate) fn lane_learnt(&mut self, at: Ref, row: Result<Option<LaneRow>, StoreError>) {
-        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
-        match row {
-            Ok(Some(row)) if lane.id.0 == 0 => self.know_lane(at, row),
-            Ok(Some(row)) if lane.id == row.partition => {
-                lane.saw_end(row.last_offset);
-                self.offer_all(at);
-            }
-            Ok(_) => self.forget_lane(at),
-            Err(_) => {
-                if lane.id.0 == 0 {
-                    self.fail_drafts(at);
+    pub(crate) fn lane_learnt(&mut self, job: Ref, at: Ref, ours: bool, row: Result<Option<LaneRow>, StoreError>) {
+        if let Some(lane) = self.lanes.slab.get_mut(at) {
+            let unknown = lane.state == LaneState::Unknown || (ours && lane.state == LaneState::Asked);
+            match row {
+                Ok(Some(row)) if unknown => self.know_lane(at, row),
+                Ok(Some(row)) if lane.id.0 == 0 || lane.id == row.partition => {
+                    lane.saw_end(row.last_offset);
+                    lane.log_start = lane.log_start.max(row.log_start);
+                    self.lanes.identify(at, row.partition);
+                    self.offer_all(at);
                 }
+                Ok(_) => self.forget_lane(at),
+                Err(_) if unknown => self.fail_drafts(at),
+                Err(_) => {}
             }
         }
+        self.finish_heard(job);
     }
 
     fn heard_lane_changed(&mut self, key: &LaneKey) {

@@ -19,7 +19,7 @@ use crate::lane::{Lane, Lanes};
 use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
 use crate::place::LaneKey;
-use crate::prepare::PrepareJob;
+use crate::prepare::{HeardJob, PrepareJob};
 use crate::queue::{GroupState, Queues};
 use crate::settle::AckJob;
 use crate::slab::{Ref, Slab};
@@ -65,6 +65,7 @@ pub struct Shard {
     pub(crate) pops: Slab<PopJob>,
     pub(crate) acks: Slab<AckJob>,
     pub(crate) prepares: Slab<PrepareJob>,
+    pub(crate) heards: Slab<HeardJob>,
     /// Lanes with drafts that may close, in order.
     pub(crate) closing: VecDeque<Ref>,
     /// Lanes to provision with the next call.
@@ -97,6 +98,7 @@ impl Shard {
             pops: Slab::default(),
             acks: Slab::default(),
             prepares: Slab::default(),
+            heards: Slab::default(),
             closing: VecDeque::new(),
             provision: Vec::new(),
             append_flight: None,
