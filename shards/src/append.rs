@@ -129,7 +129,11 @@ impl Shard {
                 for (at, row) in lanes.into_iter().zip(rows) {
                     match row {
                         Some(row) => self.know_lane(at, row),
-                        None => self.fail_drafts(at),
+                        None => {
+                            // Its queue was deleted meanwhile; a bundle makes both again.
+                            self.miss_preparing(at);
+                            self.fail_drafts(at);
+                        }
                     }
                 }
             }

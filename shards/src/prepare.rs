@@ -125,9 +125,18 @@ impl Shard {
 
     /// Nothing can be said of a lane.
     pub(crate) fn fail_preparing(&mut self, at: Ref) {
+        self.say_of_preparing(at, PreparedLane::Failed);
+    }
+
+    /// A lane was not made.
+    pub(crate) fn miss_preparing(&mut self, at: Ref) {
+        self.say_of_preparing(at, PreparedLane::Missing);
+    }
+
+    fn say_of_preparing(&mut self, at: Ref, said: PreparedLane) {
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
         for ticket in std::mem::take(&mut lane.preparing) {
-            self.lane_prepared(ticket, PreparedLane::Failed);
+            self.lane_prepared(ticket, said);
         }
     }
 
