@@ -51,6 +51,11 @@ impl Calls {
         self.provisions > 0
     }
 
+    /// Calls after this one see everything that was stored before now.
+    pub(crate) fn last_sent(&self) -> CallId {
+        CallId(self.last)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.in_flight.len() + self.waiting.len()
     }
@@ -74,6 +79,7 @@ impl Shard {
 
     pub(crate) fn resume(&mut self, call: CallId, result: Result<Reply, StoreError>) {
         let Some(pending) = self.calls.in_flight.remove(&call) else { return };
+        self.answering = call;
         match pending {
             Pending::Provision { lanes } => {
                 self.calls.provisions -= 1;
@@ -98,6 +104,10 @@ impl Shard {
             }
             Pending::Originals { lane, from, draft } => {
                 self.originals_read(lane, from, draft, result.and_then(records_of));
+            }
+            Pending::FindQueue { slot, tenant, queue } if self.is_stale() && result.is_ok() => {
+                // The queue changed again meanwhile, and that answer may be in already.
+                self.ask(Call::FindQueue { tenant, queue: queue.clone() }, Pending::FindQueue { slot, tenant, queue });
             }
             Pending::FindQueue { slot, tenant, queue } => {
                 // Without an answer nothing of the queue can be trusted: an empty row forgets it all.

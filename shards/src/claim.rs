@@ -83,8 +83,7 @@ impl Shard {
             GroupState::Opening => return self.queues.groups[group].pops.push(at),
             GroupState::Unknown | GroupState::Met if !(state.registered && state.state == GroupState::Met) => {
                 let start = self.pops[at].pop.start;
-                let contact =
-                    if *state.name == *QUEUE_MODE { Contact::QueueMode } else { Contact::Register(start) };
+                let contact = if *state.name == *QUEUE_MODE { Contact::QueueMode } else { Contact::Register(start) };
                 return self.open_group(at, group, contact);
             }
             GroupState::Unknown | GroupState::Met => {
@@ -95,7 +94,8 @@ impl Shard {
             GroupState::Scanning(_) | GroupState::Open => {}
         }
         self.pops[at].fill_wait_ms = self.queues.options(queue).fill_wait_ms;
-        let wanted = self.pops[at].pop.at_least;
+        // A queue that does not wait for batches to fill is served at the first ask.
+        let wanted = if self.pops[at].fill_wait_ms == 0 { 0 } else { self.pops[at].pop.at_least };
         if wanted > 0 && self.pops[at].claims.is_empty() {
             let ready = self.count_ready(group, wanted);
             if ready < wanted && self.queues.groups[group].state == GroupState::Open {
@@ -119,17 +119,14 @@ impl Shard {
     }
 
     fn run_pinned(&mut self, at: Ref, key: &LaneKey) {
-        let Some(lane_ref) = self.lanes.find(key) else {
+        // While a push is provisioning it, the partition may be an old one all the same.
+        let Some(lane_ref) = self.lanes.find(key).filter(|&lane| self.lanes[lane].id.0 != 0) else {
             if self.is_absent(key) {
                 return self.finish_pop(at);
             }
             self.pops[at].pending += 1;
             return self.ask(Call::FindLane { lane: key.clone() }, Pending::FindLane { job: at, key: key.clone() });
         };
-        if self.lanes[lane_ref].id.0 == 0 {
-            // A push that makes the partition is on its way; nothing of it is stored yet.
-            return self.finish_pop(at);
-        }
         let queue = self.lanes[lane_ref].queue;
         let name = self.pops[at].pop.group.clone();
         let group = self.queues.group_entry(queue, &name);
@@ -296,11 +293,20 @@ impl Shard {
     pub(crate) fn pinned_found(&mut self, at: Ref, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
         let Some(job) = self.pops.get_mut(at) else { return };
         job.pending -= 1;
+        if self.is_stale() && row.is_ok() {
+            return self.run_pop(at);
+        }
         match row {
             Ok(Some(row)) => {
                 let lane = self.lane_entry(key);
-                if self.lanes[lane].id.0 == 0 && self.lanes[lane].state == LaneState::Unknown {
-                    self.know_lane(lane, row);
+                if self.lanes[lane].id.0 == 0 {
+                    if self.lanes[lane].state == LaneState::Unknown {
+                        self.know_lane(lane, row);
+                    } else {
+                        self.lanes.identify(lane, row.partition);
+                        self.lanes[lane].saw_end(row.last_offset);
+                        self.lanes[lane].log_start = row.log_start;
+                    }
                 }
                 self.run_pop(at);
             }
@@ -448,8 +454,7 @@ impl Shard {
         let cursor = lane.cursor_entry(group);
         cursor.stamp_at = Some((start, created_at));
         cursor.busy = false;
-        let standing =
-            standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
+        let standing = standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
         let job = &self.pops[at];
         let last = records.last().expect("not empty").last();
         let mut end = last.min(start.plus(job.batch_left as i64 - 1));
@@ -552,6 +557,7 @@ impl Shard {
         let now = self.now;
         self.pops[at].pending -= 1;
         if self.is_past(group, epoch) {
+            lanes.into_iter().for_each(|lane| self.free_cursor(lane, group));
             return self.run_pop(at);
         }
         let state = &mut self.queues.groups[group];
@@ -589,19 +595,31 @@ impl Shard {
             self.remember(lane, group, &claim);
         }
         self.free_cursor(lane, group);
-        // Retention was quicker: what it took is not delivered.
+        // Retention was quicker: what it took is not delivered, and is not counted.
+        let granted = claim.start;
         claim.start = claim.start.max(log_start);
         claim.records.retain(|record| record.last() >= claim.start);
         let Some(job) = self.pops.get_mut(at) else { return };
-        job.pending -= 1;
-        let (partition, group_id) = (claim.partition, claim.group);
-        let empty = claim.start > claim.end;
-        if !empty {
+        job.batch_left += (claim.start.min(claim.end.plus(1)).0 - granted.0) as u32;
+        if claim.start <= claim.end {
             job.claims.push(claim);
-        } else if let Some(lease) = lease {
-            self.give_back(lease, vec![(partition, group_id)]);
+        } else {
+            job.partitions_left += 1;
+            if let Some(lease) = lease
+                && self.undo_claim(lane, group, lease, Some(at))
+            {
+                return;
+            }
         }
-        self.run_pop(at);
+        self.pop_goes_on(at);
+    }
+
+    /// One thing a pop waited for is over.
+    pub(crate) fn pop_goes_on(&mut self, at: Ref) {
+        if let Some(job) = self.pops.get_mut(at) {
+            job.pending -= 1;
+            self.run_pop(at);
+        }
     }
 
     /// A claim that was not made: its budget is free again.

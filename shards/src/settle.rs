@@ -118,6 +118,9 @@ impl Shard {
     }
 
     pub(crate) fn partition_found(&mut self, ticket: Ticket, found: Result<Option<FoundLane>, StoreError>) {
+        if self.is_stale() && found.is_ok() {
+            return self.start_set(ticket);
+        }
         let set = &self.acks[ticket.job].sets[ticket.set];
         match found {
             Ok(Some(found)) => {
@@ -149,6 +152,9 @@ impl Shard {
         found: Result<Option<(GroupId, CursorRow)>, StoreError>,
     ) {
         let Some(lane) = self.lanes.slab.get(lane_ref) else { return self.start_set(ticket) };
+        if self.is_stale() && found.is_ok() {
+            return self.start_set(ticket);
+        }
         match found {
             Ok(Some((id, row))) => {
                 let name = self.acks[ticket.job].sets[ticket.set].group.clone();

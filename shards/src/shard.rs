@@ -14,7 +14,7 @@ use crate::calls::{Calls, Pending};
 use crate::claim::PopJob;
 use crate::command::{Command, Event, PopFrom, Verdict, Watch};
 use crate::effect::{Call, Effect, QueueRow};
-use crate::ids::{Micros, Slot, Stamp, TenantId};
+use crate::ids::{CallId, Micros, Slot, Stamp, TenantId};
 use crate::lane::{Lane, Lanes};
 use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
@@ -61,6 +61,10 @@ pub struct Shard {
     pub(crate) lanes: Lanes,
     pub(crate) queues: Queues,
     pub(crate) calls: Calls,
+    /// The cold call whose answer is being taken, and the last one sent before a queue changed: answers up to it may
+    /// tell of the time before.
+    pub(crate) answering: CallId,
+    fence: CallId,
     pub(crate) pushes: Slab<PushJob>,
     pub(crate) pops: Slab<PopJob>,
     pub(crate) acks: Slab<AckJob>,
@@ -94,6 +98,8 @@ impl Shard {
             lanes: Lanes::default(),
             queues: Queues::default(),
             calls: Calls::default(),
+            answering: CallId(0),
+            fence: CallId(0),
             pushes: Slab::default(),
             pops: Slab::default(),
             acks: Slab::default(),
@@ -382,10 +388,20 @@ impl Shard {
 
     /// The queue's row, as some answer told it.
     pub(crate) fn learn_queue(&mut self, queue: Ref, row: QueueRow) {
+        let known = self.queues.slab[queue].row;
+        if self.is_stale() && known.is_some_and(|known| known.id == row.id) {
+            return;
+        }
         self.queues.slab[queue].row = Some(row);
     }
 
+    /// Whether the answer being taken was asked for before some queue changed, and so may tell of the time before.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.answering <= self.fence
+    }
+
     fn queue_changed(&mut self, slot: Slot, tenant: TenantId, queue: Arc<str>) {
+        self.fence = self.calls.last_sent();
         if self.queues.find(tenant, &queue).is_none() {
             return self.reply(slot, Verdict::Done);
         }
@@ -400,7 +416,7 @@ impl Shard {
         match (old, row) {
             (Some(old), Some(new)) if old.id == new.id => {
                 self.queues.slab[queue].row = Some(new);
-                self.revisit_lanes(queue);
+                self.forget_cursors(queue);
             }
             (None, Some(new)) => self.queues.slab[queue].row = Some(new),
             _ => {
@@ -411,10 +427,40 @@ impl Shard {
         }
     }
 
-    fn revisit_lanes(&mut self, queue: Ref) {
+    /// Forgets what is remembered of a queue's cursors and groups, which may have been moved, deleted or made anew;
+    /// who waits for messages is woken and asks again.
+    fn forget_cursors(&mut self, queue: Ref) {
         let lanes: Vec<Ref> = self.lanes.slab.refs().filter(|&l| self.lanes[l].queue == queue).collect();
         for lane in lanes {
-            self.offer_all(lane);
+            for cursor in &mut self.lanes[lane].cursors {
+                // What is under way ends with what it knows; its move is refused if that is old.
+                cursor.forget = cursor.busy;
+                if !cursor.busy {
+                    cursor.forget_row();
+                }
+            }
+            if !self.pinned.is_empty() {
+                self.wake_lane_watches(lane);
+            }
+        }
+        self.reopen_groups(queue);
+    }
+
+    /// Every group of a queue is opened and scanned again before its next delivery.
+    fn reopen_groups(&mut self, queue: Ref) {
+        for i in 0..self.queues.slab[queue].groups.len() {
+            let group = self.queues.slab[queue].groups[i];
+            let state = &mut self.queues.groups[group];
+            state.state = GroupState::Unknown;
+            state.epoch += 1;
+            state.seeding = 0;
+            state.registered = false;
+            for pop in std::mem::take(&mut state.pops) {
+                self.run_pop(pop);
+            }
+            for _ in 0..self.queues.groups[group].waiters.len() {
+                self.wake_group(group);
+            }
         }
     }
 
@@ -427,19 +473,9 @@ impl Shard {
         }
         for i in 0..self.queues.slab[queue].groups.len() {
             let group = self.queues.slab[queue].groups[i];
-            let state = &mut self.queues.groups[group];
-            state.state = GroupState::Unknown;
-            state.epoch += 1;
-            state.seeding = 0;
-            state.registered = false;
-            state.ready.clear();
-            for pop in std::mem::take(&mut state.pops) {
-                self.run_pop(pop);
-            }
-            for _ in 0..self.queues.groups[group].waiters.len() {
-                self.wake_group(group);
-            }
+            self.queues.groups[group].ready.clear();
         }
+        self.reopen_groups(queue);
         self.queues.slab[queue].row = None;
     }
 

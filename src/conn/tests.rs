@@ -275,7 +275,8 @@ fn pipelined_requests_are_answered_in_order() {
 fn requests_arrive_in_single_bytes() {
     served(Limits::default(), |server| {
         let mut client = server.client();
-        let chunked = "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n0\r\nT: u\r\n\r\n";
+        let chunked =
+            "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3;x\r\nabc\r\n0\r\nT: u\r\n\r\n";
         for byte in (post("/b", "hello") + chunked + &get("/g")).bytes() {
             client.send([byte]);
         }
@@ -296,9 +297,19 @@ fn no_smuggled_request_runs() {
             }
         }
         for body in [
-            "0x5\r\nhello\r\n0\r\n\r\n", "5\nhello\n0\n\n", "ffffffffffffffff5\r\nhello", "5 \r\nhello\r\n0\r\n\r\n",
-            "5\r\nhelloX\r\n0\r\n\r\n", "5\r\nhello0\r\n\r\n", "0\r\n\n", "0\r\nA: b\n\r\n", "0\r\n A: b\r\n\r\n", "-5\r\n",
-            "5;a\nhello\r\n0\r\n\r\n", "\r\n0\r\n\r\n", "0\r\nGET /canary HTTP/1.1\r\n\r\n",
+            "0x5\r\nhello\r\n0\r\n\r\n",
+            "5\nhello\n0\n\n",
+            "ffffffffffffffff5\r\nhello",
+            "5 \r\nhello\r\n0\r\n\r\n",
+            "5\r\nhelloX\r\n0\r\n\r\n",
+            "5\r\nhello0\r\n\r\n",
+            "0\r\n\n",
+            "0\r\nA: b\n\r\n",
+            "0\r\n A: b\r\n\r\n",
+            "-5\r\n",
+            "5;a\nhello\r\n0\r\n\r\n",
+            "\r\n0\r\n\r\n",
+            "0\r\nGET /canary HTTP/1.1\r\n\r\n",
         ] {
             let mut client = server.client();
             client.send(format!("{}{body}{canary}", post_with("Transfer-Encoding: chunked")));
@@ -616,5 +627,7 @@ fn reset_on_close(stream: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let size = size_of::<libc::linger>() as libc::socklen_t;
     // SAFETY: a valid option of an open socket.
-    unsafe { libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), size) };
+    unsafe {
+        libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), size)
+    };
 }

@@ -23,6 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// What tests know of the shared cluster.
 pub struct Cluster {
     pub target: Target,
+    pub log: PathBuf,
     pub bin_dir: PathBuf,
     pub socket_dir: PathBuf,
 }
@@ -39,6 +40,7 @@ pub fn cluster() -> &'static Cluster {
             embedded.wait_ready(PATIENCE).expect("start the cluster");
             let cluster = Cluster {
                 target: embedded.target(),
+                log: embedded.log().to_owned(),
                 bin_dir: embedded.bin_dir().to_owned(),
                 socket_dir: dir.join("run"),
             };

@@ -22,7 +22,7 @@ pub struct Letter {
 }
 
 /// What one set does to a cursor in one state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
     pub items: Vec<Allowed>,
     /// `None`: either answer is fair.

@@ -263,7 +263,7 @@ impl Store {
         let mut taken = 0;
         for row in &rows {
             let more = row.keys.len() as u64 / 16;
-            if taken > 0 && keys + more > limit {
+            if taken > 0 && keys + more > limit.min(self.keys_page) {
                 break;
             }
             (keys, taken) = (keys + more, taken + 1);

@@ -294,7 +294,7 @@ impl Oracle {
         match duplicate.id.filter(|id| id.0 != 0) {
             Some(id) if id != original.id => return Err("a duplicate names another message".into()),
             Some(_) => {}
-            None if duplicate.offset >= part.log_start && !disturbed => {
+            None if duplicate.offset >= part.log_start && part.alive && !disturbed => {
                 return Err(format!("the text of {} is there, and its duplicate has no id", duplicate.offset));
             }
             None => self.cover.hit(Thing::DuplicateWithoutText),

@@ -107,7 +107,8 @@ impl World {
         oracle.verbose = verbose;
         oracle.slack_us = 2_000 + if plan.faults.jumps { 300_000 } else { 0 } + if plan.drift != 0 { 60_000 } else { 0 };
         oracle.stale_us = 3 * plan.latency.1 as i64 + if plan.faults.late > 0 { plan.late_us as i64 * 2 } else { 0 };
-        let store = Store { planted: Some(planted), busy: plan.faults.busy, ..Store::default() };
+        let keys_page = if rng.chance(250) { 12 } else { u64::MAX };
+        let store = Store { planted: Some(planted), busy: plan.faults.busy, keys_page, ..Store::default() };
         let shared = Shared::new(plan.queues.len());
         let mut world = World {
             rng,
@@ -211,7 +212,6 @@ impl World {
 
     /// The broker dies and comes back, knowing nothing.
     pub(crate) fn restart(&mut self, broker: usize) {
-        self.oracle.hit(Thing::Restart);
         self.oracle.restarted(broker);
         self.start(broker);
         for client in 0..self.clients.len() {
@@ -579,6 +579,11 @@ impl World {
         for client in 0..self.clients.len() {
             self.later(1, Due::Client { client, input: Input::Heal });
         }
+    }
+
+    /// Whether some store call is still on its way, though its answer may have been given up.
+    pub fn store_busy(&self) -> bool {
+        !self.tickets.is_empty()
     }
 
     pub fn clients_idle(&self) -> bool {
