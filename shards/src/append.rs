@@ -275,7 +275,8 @@ impl Shard {
                 self.closing.pop_front();
                 continue;
             };
-            if lane.suspect && !chosen.is_empty() {
+            let alone = lane.suspect || lane.busy_count > BUSY_TRIES;
+            if alone && !chosen.is_empty() {
                 break;
             }
             let mut take = 0;
@@ -289,13 +290,12 @@ impl Shard {
                 segments += (size >= MERGE_DRAFT_BYTES) as usize;
             }
             segments += 1;
-            let suspect = lane.suspect;
             self.closing.pop_front();
             self.lanes[at].closing = false;
             if take > 0 && self.lanes[at].state == LaneState::Ready {
                 chosen.push((at, take));
             }
-            if suspect {
+            if alone {
                 break;
             }
         }
@@ -303,7 +303,8 @@ impl Shard {
             return;
         }
         chosen.sort_by_key(|(at, _)| self.lanes[*at].id);
-        let mut append = Append::default();
+        let wait = chosen.iter().any(|(at, _)| self.lanes[*at].busy_count > BUSY_TRIES);
+        let mut append = Append { wait, ..Append::default() };
         let mut lanes = Vec::with_capacity(chosen.len());
         for (at, take) in chosen {
             lanes.push(self.judge(at, take, &mut append));
@@ -393,7 +394,7 @@ impl Shard {
             let at = flying.lane;
             if self.lanes.slab.get(at).is_none() {
                 // The queue was deleted meanwhile; what was written went with it or is beyond reach.
-                let written = matches!(lane_outcome, LaneOutcome::Appended { .. });
+                let written = matches!(lane_outcome, LaneOutcome::Appended { .. } | LaneOutcome::Behind { .. });
                 for draft in flying.drafts {
                     match written {
                         true => self.answer_draft(None, draft),
@@ -404,8 +405,10 @@ impl Shard {
             }
             match lane_outcome {
                 LaneOutcome::Appended { created_at } => self.appended(flying, own, created_at),
+                LaneOutcome::Behind { base, .. } => self.appended_behind(flying, base),
                 LaneOutcome::Moved { last } => {
                     self.unjudge(at, flying.drafts);
+                    self.lanes[at].busy_count = self.lanes[at].busy_count.saturating_add(1);
                     self.catch_up(at, last);
                 }
                 LaneOutcome::Busy => {
@@ -413,7 +416,7 @@ impl Shard {
                     let lane = &mut self.lanes[at];
                     lane.state = LaneState::Ready;
                     lane.busy_count = lane.busy_count.saturating_add(1);
-                    if lane.busy_count <= BUSY_TRIES {
+                    if lane.busy_count <= BUSY_TRIES + 1 {
                         self.prepare(at);
                     } else {
                         self.expire_drafts(at);
@@ -472,6 +475,24 @@ impl Shard {
         }
         self.prepare(at);
         self.offer_all(at);
+    }
+
+    /// The lane was written, but further up than it was judged: offsets shift, and what lies between is read.
+    fn appended_behind(&mut self, flying: FlyingLane, base: Offset) {
+        let at = flying.lane;
+        let lane = &mut self.lanes[at];
+        let verified = lane.verified;
+        let shift = base.0 - verified.0 - 1;
+        lane.suspect = false;
+        lane.busy_count = 0;
+        for mut draft in flying.drafts {
+            draft.base = draft.base.plus(shift);
+            for duplicate in draft.duplicates.iter_mut().filter(|duplicate| verified < duplicate.offset) {
+                duplicate.offset = duplicate.offset.plus(shift);
+            }
+            self.answer_draft(Some(at), draft);
+        }
+        self.catch_up(at, base.plus(flying.count as i64 - 1));
     }
 
     /// Adds records to a lane's tail, within what one lane may hold.

@@ -33,6 +33,9 @@ pub struct Append {
     pub lanes: Vec<AppendLane>,
     /// In lane order, then offset order.
     pub segments: Vec<AppendSegment>,
+    /// Of a lane that others write all the time (bundles, other brokers): it is alone here, its row is waited for, and it
+    /// is written behind what came meanwhile, unless one of its keys is among that.
+    pub wait: bool,
 }
 
 /// Compare-and-set of one partition row.
@@ -75,6 +78,8 @@ pub struct AppendOutcome {
 pub enum LaneOutcome {
     /// Written whole, with this stamp on every segment.
     Appended { created_at: Stamp },
+    /// Written whole from `base` on, behind what another writer stored. Only when it waited.
+    Behind { base: Offset, created_at: Stamp },
     /// Another writer moved the lane: `last` is what the row says. Nothing written.
     Moved { last: Offset },
     /// The row was locked by somebody. Nothing written.

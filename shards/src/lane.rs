@@ -38,7 +38,7 @@ pub struct Lane {
     pub closing: bool,
     /// The store refused a commit this lane was in: close alone, one draft at a time.
     pub suspect: bool,
-    /// Commits in a row that found the row locked.
+    /// Commits in a row that found the row locked or moved.
     pub busy_count: u8,
     /// Through this offset the window has seen every key: what the compare-and-set expects.
     pub verified: Offset,

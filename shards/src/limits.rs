@@ -22,7 +22,8 @@ pub const SEED_MAX: usize = 256;
 pub const SCAN_PAGE: u32 = 2000;
 /// Keys in one page of a window load or an ack's search: 1 MiB.
 pub const KEYS_PAGE: u32 = 65536;
-/// Commits in a row that may find a lane's row locked before its drafts wait between tries.
+/// Commits in a row that may find a lane's row locked or moved before it goes alone and waits for the row, and pauses
+/// between tries when even that is in vain.
 pub const BUSY_TRIES: u8 = 3;
 /// That wait, in microseconds.
 pub const BUSY_WAIT_US: u64 = 5_000;

@@ -6,7 +6,8 @@
 use super::answer::No;
 use crate::http::ack::parse::{clean, disposition};
 use crate::http::json::{JsonError, Kind, Scanner, Text};
-use crate::http::push::parse::{self as push, Item, Lanes, NAME_MAX};
+use crate::http::push::parse::{self as push, Item, Lanes};
+use crate::limits::NAME_BYTES_MAX;
 use queen_shards::command::{Disposition, QUEUE_MODE};
 use queen_shards::frames::{FRAME_OVERHEAD, TEXT_MAX};
 use queen_shards::ids::LeaseId;
@@ -293,8 +294,8 @@ impl No {
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), No> {
-    if name.len() > NAME_MAX {
-        return Err(No::bad_request(format!("{what} exceeds the {NAME_MAX}-byte limit")));
+    if name.len() > NAME_BYTES_MAX {
+        return Err(No::bad_request(format!("{what} exceeds the {NAME_BYTES_MAX}-byte limit")));
     }
     check_controls(what, name)
 }
