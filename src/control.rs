@@ -136,7 +136,7 @@ impl Control {
 
     /// Says what the broker takes of the connections there are. Source: architecture 13, rule 27.
     fn budget(&self, facts: &StoreFacts) {
-        let takes = 3 * self.shared.shards + 2;
+        let takes = 4 * self.shared.shards + 2;
         let pool = self.shared.config.db_pool_size;
         let fits = takes <= pool && takes <= facts.connections_max as usize;
         let line = format!("takes {takes} connections of {} (DB_POOL_SIZE {pool})", facts.connections_max);

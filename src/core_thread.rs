@@ -42,10 +42,11 @@ pub enum Answer {
     Woken,
 }
 
-/// The three connections of a shard: pushes, claims and acks, everything else.
+/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else.
 struct Connections {
     append: Conn,
     moves: Conn,
+    bundle: Conn,
     cold: Conn,
 }
 
@@ -290,6 +291,7 @@ impl Core {
                 let _ = self.store.set(Rc::new(Connections {
                     append: Conn::new(target.clone(), name("push")),
                     moves: Conn::new(target.clone(), name("pop")),
+                    bundle: Conn::new(target.clone(), name("transaction")),
                     cold: Conn::new(target, name("cold")),
                 }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
@@ -431,6 +433,21 @@ impl Core {
                         metrics.batch(Op::Ack, moves.len() as u64 - claims, micros);
                     }
                     core.enter(Event::Moved { commit, result });
+                });
+            }
+            Effect::Bundle { commit, bundles } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let limit = core.config.push_commit_timeout;
+                    let level = core.config.zstd_level;
+                    let result = core
+                        .with_conn(|c| &c.bundle, limit, async |client| store::bundle(client, &bundles, level).await)
+                        .await;
+                    // Before anybody is answered: a pop after the answer must see what was stored.
+                    let told = queen_shards::bundle::news(&bundles, &result, core.shards());
+                    let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { news }));
+                    futures_util::future::join_all(told).await;
+                    core.enter(Event::Bundled { commit, result });
                 });
             }
             Effect::Call { call, ask } => {

@@ -73,7 +73,7 @@ impl Shard {
     pub(crate) fn prepare(&mut self, at: Ref) {
         let floor = self.dedup_floor(at);
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
-        if lane.drafts.is_empty() {
+        if lane.drafts.is_empty() && lane.preparing.is_empty() {
             return;
         }
         match lane.state {
@@ -91,17 +91,21 @@ impl Shard {
                     // Nothing was stored inside the window: it holds all there is.
                     lane.window_since = floor.expect("short of it");
                 }
-                if !lane.closing {
+                self.answer_preparing(at);
+                let lane = &mut self.lanes[at];
+                if !lane.closing && !lane.drafts.is_empty() {
                     lane.closing = true;
                     self.closing.push_back(at);
                 }
             }
+            // The window of a lane in flight may fall short only while dedup was off; it is loaded after.
+            LaneState::Flying if floor.is_none_or(|floor| lane.window_since <= floor) => self.answer_preparing(at),
             LaneState::Asked | LaneState::Loading | LaneState::Flying => {}
         }
     }
 
     /// Stamp at or after which a stored key makes a duplicate; `None` with dedup off.
-    fn dedup_floor(&self, at: Ref) -> Option<Stamp> {
+    pub(crate) fn dedup_floor(&self, at: Ref) -> Option<Stamp> {
         let lane = self.lanes.slab.get(at)?;
         let secs = self.queues.options(lane.queue).dedup_secs;
         (secs > 0).then(|| Stamp(self.stamp().0 - secs as i64 * 1_000_000))
@@ -125,7 +129,11 @@ impl Shard {
                 for (at, row) in lanes.into_iter().zip(rows) {
                     match row {
                         Some(row) => self.know_lane(at, row),
-                        None => self.fail_drafts(at),
+                        None => {
+                            // Its queue was deleted meanwhile; a bundle makes both again.
+                            self.miss_preparing(at);
+                            self.fail_drafts(at);
+                        }
                     }
                 }
             }
@@ -161,6 +169,7 @@ impl Shard {
 
     /// Every waiting draft of a lane is answered `failed`.
     pub(crate) fn fail_drafts(&mut self, at: Ref) {
+        self.fail_preparing(at);
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
         let drafts = std::mem::take(&mut lane.drafts);
         let unknown = lane.id.0 == 0;
@@ -266,7 +275,8 @@ impl Shard {
                 self.closing.pop_front();
                 continue;
             };
-            if lane.suspect && !chosen.is_empty() {
+            let alone = lane.suspect || lane.busy_count > BUSY_TRIES;
+            if alone && !chosen.is_empty() {
                 break;
             }
             let mut take = 0;
@@ -280,13 +290,12 @@ impl Shard {
                 segments += (size >= MERGE_DRAFT_BYTES) as usize;
             }
             segments += 1;
-            let suspect = lane.suspect;
             self.closing.pop_front();
             self.lanes[at].closing = false;
             if take > 0 && self.lanes[at].state == LaneState::Ready {
                 chosen.push((at, take));
             }
-            if suspect {
+            if alone {
                 break;
             }
         }
@@ -294,7 +303,8 @@ impl Shard {
             return;
         }
         chosen.sort_by_key(|(at, _)| self.lanes[*at].id);
-        let mut append = Append::default();
+        let wait = chosen.iter().any(|(at, _)| self.lanes[*at].busy_count > BUSY_TRIES);
+        let mut append = Append { wait, ..Append::default() };
         let mut lanes = Vec::with_capacity(chosen.len());
         for (at, take) in chosen {
             lanes.push(self.judge(at, take, &mut append));
@@ -384,7 +394,7 @@ impl Shard {
             let at = flying.lane;
             if self.lanes.slab.get(at).is_none() {
                 // The queue was deleted meanwhile; what was written went with it or is beyond reach.
-                let written = matches!(lane_outcome, LaneOutcome::Appended { .. });
+                let written = matches!(lane_outcome, LaneOutcome::Appended { .. } | LaneOutcome::Behind { .. });
                 for draft in flying.drafts {
                     match written {
                         true => self.answer_draft(None, draft),
@@ -395,8 +405,10 @@ impl Shard {
             }
             match lane_outcome {
                 LaneOutcome::Appended { created_at } => self.appended(flying, own, created_at),
+                LaneOutcome::Behind { base, .. } => self.appended_behind(flying, base),
                 LaneOutcome::Moved { last } => {
                     self.unjudge(at, flying.drafts);
+                    self.lanes[at].busy_count = self.lanes[at].busy_count.saturating_add(1);
                     self.catch_up(at, last);
                 }
                 LaneOutcome::Busy => {
@@ -404,7 +416,7 @@ impl Shard {
                     let lane = &mut self.lanes[at];
                     lane.state = LaneState::Ready;
                     lane.busy_count = lane.busy_count.saturating_add(1);
-                    if lane.busy_count <= BUSY_TRIES {
+                    if lane.busy_count <= BUSY_TRIES + 1 {
                         self.prepare(at);
                     } else {
                         self.expire_drafts(at);
@@ -424,14 +436,15 @@ impl Shard {
         let keep = self.dedup_floor(at).is_some();
         let lane = &mut self.lanes[at];
         let first = lane.verified.plus(1);
-        let (window_before, tail_before) = (lane.window.bytes(), lane.tail.bytes());
+        let window_before = lane.window.bytes();
+        let mut records = Vec::with_capacity(segments.len());
         for (segment, (codec, body)) in segments {
             let base = first.plus(segment.rel as i64);
             if keep && lane.window_since != SINCE_NEVER {
                 lane.window.insert(base, created_at, &segment.keys);
             }
             let frames = (codec != Codec::Raw).then(|| segment.frames.clone());
-            lane.tail.push(Record {
+            records.push(Record {
                 base,
                 created_at,
                 count: segment.count,
@@ -443,16 +456,7 @@ impl Shard {
                 keys: segment.keys,
             });
         }
-        if !std::mem::replace(&mut lane.in_tail_order, true) {
-            self.tail_order.push_back(at);
-        }
-        while lane.tail.bytes() > self.config.lane_tail_bytes_max {
-            if lane.tail.drop_front() == 0 {
-                break;
-            }
-        }
         self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(window_before);
-        self.tail_bytes = (self.tail_bytes + lane.tail.bytes()).saturating_sub(tail_before);
         if flying.count > 0 {
             lane.verified = lane.verified.plus(flying.count as i64);
             lane.last_created_at = created_at;
@@ -465,11 +469,46 @@ impl Shard {
         lane.state = LaneState::Ready;
         lane.suspect = false;
         lane.busy_count = 0;
+        self.feed_tail(at, records);
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }
         self.prepare(at);
         self.offer_all(at);
+    }
+
+    /// The lane was written, but further up than it was judged: offsets shift, and what lies between is read.
+    fn appended_behind(&mut self, flying: FlyingLane, base: Offset) {
+        let at = flying.lane;
+        let lane = &mut self.lanes[at];
+        let verified = lane.verified;
+        let shift = base.0 - verified.0 - 1;
+        lane.suspect = false;
+        lane.busy_count = 0;
+        for mut draft in flying.drafts {
+            draft.base = draft.base.plus(shift);
+            for duplicate in draft.duplicates.iter_mut().filter(|duplicate| verified < duplicate.offset) {
+                duplicate.offset = duplicate.offset.plus(shift);
+            }
+            self.answer_draft(Some(at), draft);
+        }
+        self.catch_up(at, base.plus(flying.count as i64 - 1));
+    }
+
+    /// Adds records to a lane's tail, within what one lane may hold.
+    pub(crate) fn feed_tail(&mut self, at: Ref, records: impl IntoIterator<Item = Record>) {
+        let lane = &mut self.lanes[at];
+        let before = lane.tail.bytes();
+        records.into_iter().for_each(|record| lane.tail.push(record));
+        while lane.tail.bytes() > self.config.lane_tail_bytes_max {
+            if lane.tail.drop_front() == 0 {
+                break;
+            }
+        }
+        self.tail_bytes = (self.tail_bytes + lane.tail.bytes()).saturating_sub(before);
+        if !std::mem::replace(&mut lane.in_tail_order, true) {
+            self.tail_order.push_back(at);
+        }
     }
 
     /// The whole commit has no outcomes.

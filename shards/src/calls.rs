@@ -8,6 +8,7 @@ use crate::ids::{CallId, Offset, Slot, Stamp, TenantId};
 use crate::lane::Ticket;
 use crate::limits::CALLS_MAX;
 use crate::place::LaneKey;
+use crate::prepare::PrepareTicket;
 use crate::settle::Resolving;
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 pub(crate) enum Pending {
     Provision { lanes: Vec<Ref> },
     Reverify { lane: Ref },
+    LearnLane { job: Ref, lane: Ref, ours: bool },
+    PrepareLane { ticket: PrepareTicket },
     LoadKeys { lane: Ref, to: Offset, since: Option<Stamp> },
     Originals { lane: Ref, from: Offset, draft: JudgedDraft },
     FindQueue { slot: Slot, tenant: TenantId, queue: Arc<str> },
@@ -86,6 +89,14 @@ impl Shard {
             Pending::Reverify { lane } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.reverified(lane, row);
+            }
+            Pending::LearnLane { job, lane, ours } => {
+                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
+                self.lane_learnt(job, lane, ours, row);
+            }
+            Pending::PrepareLane { ticket } => {
+                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
+                self.prepare_found(ticket, row);
             }
             Pending::LoadKeys { lane, to, since } => {
                 let page = result.and_then(|reply| self.keys_of(reply));

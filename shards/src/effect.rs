@@ -3,6 +3,7 @@
 //! Two kinds of fused commit, each with a connection of its own, and cold calls. In every answer PostgreSQL's clock
 //! comes along; no broker clock decides anything that is stored.
 
+use crate::bundle::Bundle;
 use crate::command::{Codec, Record, Start, Verdict};
 use crate::ids::{CallId, CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
 use crate::place::LaneKey;
@@ -15,6 +16,9 @@ pub enum Effect {
     Append { commit: CommitId, append: Append },
     /// At most one in flight per shard; answered by `Event::Moved`.
     Move { commit: CommitId, moves: Vec<CursorMove> },
+    /// At most one in flight per shard; each bundle is decided by itself. Once the outcome is known, the owners hear of it
+    /// ([`crate::bundle::news`]) before `Event::Bundled` answers.
+    Bundle { commit: CommitId, bundles: Vec<Arc<Bundle>> },
     /// Any number up to a bound in flight; answered by `Event::Returned`.
     Call { call: CallId, ask: Call },
     /// Exactly one per command that is answered.
@@ -29,6 +33,9 @@ pub struct Append {
     pub lanes: Vec<AppendLane>,
     /// In lane order, then offset order.
     pub segments: Vec<AppendSegment>,
+    /// Of a lane that others write all the time (bundles, other brokers): it is alone here, its row is waited for, and it
+    /// is written behind what came meanwhile, unless one of its keys is among that.
+    pub wait: bool,
 }
 
 /// Compare-and-set of one partition row.
@@ -71,6 +78,8 @@ pub struct AppendOutcome {
 pub enum LaneOutcome {
     /// Written whole, with this stamp on every segment.
     Appended { created_at: Stamp },
+    /// Written whole from `base` on, behind what another writer stored. Only when it waited.
+    Behind { base: Offset, created_at: Stamp },
     /// Another writer moved the lane: `last` is what the row says. Nothing written.
     Moved { last: Offset },
     /// The row was locked by somebody. Nothing written.

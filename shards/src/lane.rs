@@ -4,6 +4,7 @@ use crate::command::Draft;
 use crate::effect::CursorRow;
 use crate::ids::{Micros, Offset, PartitionId, Stamp};
 use crate::place::LaneKey;
+use crate::prepare::PrepareTicket;
 use crate::slab::{Ref, Slab};
 use crate::tail::Tail;
 use crate::window::Window;
@@ -37,7 +38,7 @@ pub struct Lane {
     pub closing: bool,
     /// The store refused a commit this lane was in: close alone, one draft at a time.
     pub suspect: bool,
-    /// Commits in a row that found the row locked.
+    /// Commits in a row that found the row locked or moved.
     pub busy_count: u8,
     /// Through this offset the window has seen every key: what the compare-and-set expects.
     pub verified: Offset,
@@ -52,6 +53,8 @@ pub struct Lane {
     /// In the order in which tails lose records when the budget is exceeded.
     pub in_tail_order: bool,
     pub drafts: VecDeque<WaitingDraft>,
+    /// Bundles that want to know where the lane ends and which keys it holds.
+    pub preparing: Vec<PrepareTicket>,
     pub cursors: Vec<Cursor>,
     /// When a draft last arrived, for eviction.
     pub touched: Micros,
@@ -165,6 +168,7 @@ impl Lane {
             tail: Tail::default(),
             in_tail_order: false,
             drafts: VecDeque::new(),
+            preparing: Vec::new(),
             cursors: Vec::new(),
             touched: now,
         }

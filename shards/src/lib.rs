@@ -6,6 +6,7 @@
 //! leaves as an [`effect`] and comes back as an event; verdicts leave as replies.
 
 pub mod ack;
+pub mod bundle;
 pub mod command;
 pub mod effect;
 pub mod frames;
@@ -25,6 +26,7 @@ mod calls;
 mod claim;
 mod lane;
 mod moves;
+mod prepare;
 mod queue;
 mod repack;
 mod settle;

@@ -6,6 +6,8 @@ pub const COMMIT_SEGMENTS_MAX: usize = 256;
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 /// Cursor rows in one fused claim and ack commit.
 pub const COMMIT_MOVES_MAX: usize = 512;
+/// Partition and cursor rows in one bundle commit; one larger bundle still goes alone.
+pub const BUNDLE_ROWS_MAX: usize = 512;
 /// Raw bytes that small drafts of one lane merge into; past it a segment costs readers more than a row saves.
 pub const MERGE_BYTES_MAX: usize = 256 << 10;
 /// Drafts at least this large become a segment of their own: a row costs a few hundred bytes.
@@ -20,7 +22,8 @@ pub const SEED_MAX: usize = 256;
 pub const SCAN_PAGE: u32 = 2000;
 /// Keys in one page of a window load or an ack's search: 1 MiB.
 pub const KEYS_PAGE: u32 = 65536;
-/// Commits in a row that may find a lane's row locked before its drafts wait between tries.
+/// Commits in a row that may find a lane's row locked or moved before it goes alone and waits for the row, and pauses
+/// between tries when even that is in vain.
 pub const BUSY_TRIES: u8 = 3;
 /// That wait, in microseconds.
 pub const BUSY_WAIT_US: u64 = 5_000;

@@ -2,12 +2,14 @@
 //!
 //!     push  append: admit > provision > load window > judge > close > settle
 //!     pop   claim:  open group > scan > select > (cold read) > move > verdict
+//!     bundle prepare: lanes, cursors > bundle: close > settle > (owners hear)
 //!     ack   settle: find lane > find cursor > resolve keys > rule > move > verdict
 //!
 //! Holds: at most one append and one move commit in flight; one operation per cursor at a time; every answered
 //! command gets exactly one reply. Does not know SQL or HTTP, reads no clock, never waits.
 
 use crate::append::{AppendFlight, PushJob};
+use crate::bundle::Bundles;
 use crate::calls::{Calls, Pending};
 use crate::claim::PopJob;
 use crate::command::{Command, Event, PopFrom, Verdict, Watch};
@@ -17,6 +19,7 @@ use crate::lane::{Lane, Lanes};
 use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
 use crate::place::LaneKey;
+use crate::prepare::{HeardJob, PrepareJob};
 use crate::queue::{GroupState, Queues};
 use crate::settle::AckJob;
 use crate::slab::{Ref, Slab};
@@ -67,12 +70,15 @@ pub struct Shard {
     pub(crate) pushes: Slab<PushJob>,
     pub(crate) pops: Slab<PopJob>,
     pub(crate) acks: Slab<AckJob>,
+    pub(crate) prepares: Slab<PrepareJob>,
+    pub(crate) heards: Slab<HeardJob>,
     /// Lanes with drafts that may close, in order.
     pub(crate) closing: VecDeque<Ref>,
     /// Lanes to provision with the next call.
     pub(crate) provision: Vec<Ref>,
     pub(crate) append_flight: Option<AppendFlight>,
     pub(crate) moves: Moves,
+    pub(crate) bundles: Bundles,
     pub(crate) commits: u64,
     timers: BinaryHeap<Reverse<(Micros, Timer)>>,
     watches: HashMap<Slot, Watched>,
@@ -99,10 +105,13 @@ impl Shard {
             pushes: Slab::default(),
             pops: Slab::default(),
             acks: Slab::default(),
+            prepares: Slab::default(),
+            heards: Slab::default(),
             closing: VecDeque::new(),
             provision: Vec::new(),
             append_flight: None,
             moves: Moves::default(),
+            bundles: Bundles::default(),
             commits: 0,
             timers: BinaryHeap::new(),
             watches: HashMap::new(),
@@ -124,6 +133,7 @@ impl Shard {
                 Event::Command { slot, command } => self.admit(slot, command),
                 Event::Appended { commit, result } => self.settle_append(commit, result),
                 Event::Moved { commit, result } => self.settle_moves(commit, result),
+                Event::Bundled { commit, result } => self.settle_bundles(commit, result),
                 Event::Returned { call, result } => self.resume(call, result),
             }
         }
@@ -131,6 +141,7 @@ impl Shard {
         self.send_provision();
         self.close_lanes();
         self.close_moves();
+        self.close_bundles();
         self.send_calls();
         self.keep_budgets();
         effects.append(&mut self.effects);
@@ -148,6 +159,9 @@ impl Shard {
             Command::Watch(watch) => self.watch(slot, watch),
             Command::Unwatch => self.unwatch(slot),
             Command::Ack { sets } => self.ack(slot, sets),
+            Command::Prepare { lanes, sets, leases } => self.prepare_bundle(slot, lanes, sets, leases),
+            Command::Bundle(bundle) => self.bundle(slot, bundle),
+            Command::Heard { news } => self.heard(slot, news),
             Command::GiveBack { lease, claims } => self.give_back(lease, claims),
             Command::QueueChanged { tenant, queue } => self.queue_changed(slot, tenant, queue),
         }
@@ -478,6 +492,7 @@ impl Shard {
             self.lanes[again].drafts.extend(lane.drafts);
             self.prepare(again);
         }
+        self.prepare_again(lane.preparing);
         for ticket in lane.cursors.into_iter().flat_map(|c| c.waiting) {
             self.start_set(ticket);
         }
@@ -518,7 +533,7 @@ impl Shard {
             self.window_hand = self.window_hand.wrapping_add(1);
             let Some(at) = self.lanes.slab.at_hand(self.window_hand) else { continue };
             let lane = &mut self.lanes[at];
-            let idle = lane.drafts.is_empty() && self.now.since(lane.touched) > WINDOW_IDLE_US;
+            let idle = lane.drafts.is_empty() && lane.preparing.is_empty() && self.now.since(lane.touched) > WINDOW_IDLE_US;
             if idle && lane.state == crate::lane::LaneState::Ready && lane.window.bytes() > 0 {
                 self.window_bytes = self.window_bytes.saturating_sub(lane.window.bytes());
                 lane.window.clear();
@@ -537,6 +552,7 @@ impl Shard {
             waiting_drafts: self.pushes.len(),
             waiting_pops: self.pops.len(),
             waiting_acks: self.acks.len(),
+            waiting_bundles: self.prepares.len() + self.bundles.len(),
             watches: self.watches.len(),
             calls: self.calls.len(),
         }
@@ -553,6 +569,7 @@ pub struct Sizes {
     pub waiting_drafts: usize,
     pub waiting_pops: usize,
     pub waiting_acks: usize,
+    pub waiting_bundles: usize,
     pub watches: usize,
     pub calls: usize,
 }

@@ -16,6 +16,7 @@ pub mod refusals;
 pub mod reply;
 pub mod resources;
 pub mod routes;
+pub mod transaction;
 pub mod status;
 
 use bytes::Bytes;

@@ -6,7 +6,7 @@
 
 use super::head::Head;
 use super::refusals::Refusal;
-use super::{Method, Request, Response, ack, pop, push};
+use super::{Method, Request, Response, ack, pop, push, transaction};
 use crate::conn::Service;
 use crate::core_thread::Core;
 use crate::limits::NAME_BYTES_MAX;
@@ -82,7 +82,7 @@ pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/ack/batch"                                                  ReadWrite ack::batch,
     Post   "/api/v1/ack"                                                        ReadWrite ack::single,
     Post   "/api/v1/lease/:leaseId/extend"                                      ReadWrite super::lease::extend,
-    Post   "/api/v1/transaction"                                                ReadWrite not_built,
+    Post   "/api/v1/transaction"                                                ReadWrite transaction::transaction,
 
     Post   "/api/v1/configure"                                                  ReadWrite super::configure::configure,
     Get    "/api/v1/resources/queues"                                           ReadOnly  super::resources::queues,

@@ -7,6 +7,7 @@
 //! be known about the rows after a failure is told by the variant of `StoreError`. Does not time out: deadlines are
 //! the caller's, who then gives the connection up ([`connect::Conn::discard`]).
 
+pub mod bundle;
 pub mod cold;
 pub mod connect;
 pub mod failure;
@@ -17,6 +18,7 @@ mod params;
 mod rows;
 pub mod sql_files;
 
+pub use bundle::bundle;
 pub use cold::{call, purge_dead, state};
 pub use connect::{Conn, Target};
 pub use hot::{append, move_cursors, ping};

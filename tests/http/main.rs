@@ -16,5 +16,6 @@ mod pop;
 mod probes;
 mod push;
 mod resources;
+mod transaction;
 mod transport;
 mod worked_cases;

@@ -41,6 +41,7 @@ fn a_lane_of_no_messages_is_confirmed_and_not_written() {
         let confirm = |expect| Append {
             lanes: vec![AppendLane { partition: p, expect: Offset(expect), count: 0 }],
             segments: vec![],
+            ..Append::default()
         };
         let outcome = append(&db.client, &confirm(1)).await.unwrap();
         assert_eq!(outcome.lanes, [LaneOutcome::Appended { created_at: stamp }]);
@@ -57,6 +58,7 @@ fn what_is_stored_is_read_back_byte_for_byte() {
         let mut ask = Append {
             lanes: vec![AppendLane { partition: p, expect: Offset::NONE, count: 103 }],
             segments: vec![segment(0, 0, 2, 7), segment(0, 2, 100, 8), segment(0, 102, 1, 9)],
+            ..Append::default()
         };
         ask.segments[2].packed = Some(b"as the client packed it"[..].into());
         ask.segments[2].flags = 3;
@@ -134,7 +136,7 @@ fn two_writers_on_the_same_lanes_leave_no_gap_and_no_deadlock() {
                             }
                             LaneOutcome::Moved { last: now } => last[*i] = now.0,
                             LaneOutcome::Busy => {}
-                            LaneOutcome::Gone => panic!("a lane is gone"),
+                            LaneOutcome::Behind { .. } | LaneOutcome::Gone => panic!("{outcome:?}"),
                         }
                     }
                     queen::rt::yield_now().await;
