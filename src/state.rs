@@ -23,6 +23,13 @@ pub enum StateFn {
     Status,
     StatusQueues,
     StatusQueue,
+    /// `http/groups.rs`
+    ListGroups,
+    LaggingGroups,
+    GetGroup,
+    UpdateSubscription,
+    SeekGroup,
+    DeleteGroup,
     /// `http/lease.rs`
     ExtendLease,
     /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
@@ -61,6 +68,12 @@ impl StateFn {
             StateFn::Status => "status",
             StateFn::StatusQueues => "status_queues",
             StateFn::StatusQueue => "status_queue",
+            StateFn::ListGroups => "list_groups",
+            StateFn::LaggingGroups => "lagging_groups",
+            StateFn::GetGroup => "get_group",
+            StateFn::UpdateSubscription => "update_subscription",
+            StateFn::SeekGroup => "seek_group",
+            StateFn::DeleteGroup => "delete_group",
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",

@@ -8,6 +8,7 @@ mod harness;
 mod bad_input;
 mod configure;
 mod embedded;
+mod groups;
 mod health;
 mod invariants;
 mod lease;
