@@ -30,6 +30,11 @@ pub enum StateFn {
     UpdateSubscription,
     SeekGroup,
     DeleteGroup,
+    /// `http/dead_letters.rs`
+    ListDeadLetters,
+    PurgeDeadLetters,
+    FindDeadLetter,
+    ReplayDeadLetter,
     /// `http/lease.rs`
     ExtendLease,
     /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
@@ -74,6 +79,10 @@ impl StateFn {
             StateFn::UpdateSubscription => "update_subscription",
             StateFn::SeekGroup => "seek_group",
             StateFn::DeleteGroup => "delete_group",
+            StateFn::ListDeadLetters => "list_dead_letters",
+            StateFn::PurgeDeadLetters => "purge_dead_letters",
+            StateFn::FindDeadLetter => "find_dead_letter",
+            StateFn::ReplayDeadLetter => "replay_dead_letter",
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",

@@ -7,6 +7,7 @@ mod harness;
 
 mod bad_input;
 mod configure;
+mod dead_letters;
 mod embedded;
 mod groups;
 mod health;
