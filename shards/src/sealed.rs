@@ -82,6 +82,11 @@ impl Slice {
         self.entries.is_empty()
     }
 
+    /// Name of the run it will be.
+    pub fn id(&self) -> RunId {
+        RunId { base: self.base, last: self.last }
+    }
+
     /// Heap bytes.
     pub fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()

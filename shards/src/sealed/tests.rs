@@ -31,6 +31,9 @@ struct Lane {
 
 impl Lane {
     fn seal(&mut self, keys_max: usize, drop: bool) {
+        if keys_max % 2 == 0 {
+            self.window.close();
+        }
         let mut slice = Slice::new(keys_max, self.sealed.last().unwrap_or(Offset::NONE));
         while !self.window.copy_oldest(&mut slice) {
             let before = slice.len();
