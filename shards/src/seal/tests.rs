@@ -264,8 +264,8 @@ enum Step {
     /// Another broker writes keys that nobody else does.
     Foreign { count: usize },
     Configure { dedup_secs: u32 },
-    /// The runs of the store go, all or the first one, as another broker's expiry or a clean-up has it.
-    LoseRuns { all: bool },
+    /// Runs of the store go, all or one, as another broker's expiry or a clean-up has it.
+    LoseRuns { which: Option<usize> },
     RefuseSeals(bool),
     Hold(u64),
 }
@@ -279,9 +279,9 @@ fn a_step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Restart),
         2 => (1usize..60).prop_map(|count| Step::Foreign { count }),
         1 => prop_oneof![Just(0u32), Just(5), Just(20), Just(3600)].prop_map(|dedup_secs| Step::Configure { dedup_secs }),
-        1 => any::<bool>().prop_map(|all| Step::LoseRuns { all }),
+        2 => prop_oneof![1 => Just(None), 3 => (0usize..9).prop_map(Some)].prop_map(|which| Step::LoseRuns { which }),
         1 => any::<bool>().prop_map(Step::RefuseSeals),
-        1 => (0u64..4).prop_map(Step::Hold),
+        2 => (0u64..4).prop_map(Step::Hold),
     ]
 }
 
@@ -344,8 +344,11 @@ fn play(steps: &[Step]) -> World {
                 world.send(Command::QueueChanged { tenant: TenantId::DEFAULT, queue: "q".into() });
                 world.settle();
             }
-            Step::LoseRuns { all: true } => world.store.runs.clear(),
-            Step::LoseRuns { all: false } => drop(world.store.runs.pop_first()),
+            Step::LoseRuns { which } => {
+                let nth = which.filter(|_| !world.store.runs.is_empty()).map(|n| n % world.store.runs.len());
+                let one = nth.and_then(|n| world.store.runs.keys().nth(n).copied());
+                world.store.runs.retain(|id, _| one.is_some_and(|one| one != *id));
+            }
             Step::RefuseSeals(refuse) => world.store.refuse_seals = refuse,
             Step::Hold(hold) => world.hold = hold,
         }
@@ -413,6 +416,67 @@ fn runs_that_expire_are_removed() {
     world.now += 13_000_000;
     fill(&mut world, 0, 40);
     assert!(world.store.runs.keys().all(|id| 900 < id.base.0), "{:?}", world.store.runs.keys());
+}
+
+#[test]
+fn a_run_that_comes_while_a_draft_is_probed_is_probed_too() {
+    let mut world = World::new(tiny(), 3600);
+    fill(&mut world, 0, 400);
+    assert!(world.store.runs.contains_key(&RunId { base: Offset(0), last: world.store.runs.keys().next().unwrap().last }));
+    world.hold = 1;
+    let mut next = 400;
+    while world.held.is_empty() {
+        let keys: Vec<u64> = (next..next + 30).collect();
+        world.send(Command::Push { drafts: vec![draft(&keys)] });
+        next += 30;
+    }
+    // The run is stored, its answer on the way; none of its keys was dropped yet.
+    let young = world.store.runs.keys().next_back().unwrap().base;
+    let sealed = world.held.pop().unwrap();
+    assert!(matches!(sealed, Event::Returned { result: Ok(Reply::Sealed(_)), .. }), "{sealed:?}");
+    let slot = world.send(Command::Push { drafts: vec![draft(&[3, young.0 as u64])] });
+    let rows = world.held.pop().expect("key 3 has its row read");
+    world.turns(vec![sealed]);
+    world.turns(vec![rows]);
+    world.settle();
+    let verdict = &world.answers[&slot][0];
+    let DraftVerdict::Stored { duplicates, .. } = verdict else { panic!("{verdict:?}") };
+    assert_eq!(duplicates.iter().map(|d| d.offset).collect::<Vec<_>>(), [Offset(3), young]);
+}
+
+#[test]
+fn a_hit_that_expires_while_a_draft_waits_uncovers_the_next_one() {
+    let mut world = World::new(tiny(), 0);
+    fill(&mut world, 0, 40);
+    world.now += 1_000_000;
+    fill(&mut world, 0, 40);
+    world.store.dedup_secs = 10;
+    world.send(Command::QueueChanged { tenant: TenantId::DEFAULT, queue: "q".into() });
+    fill(&mut world, 1000, 400);
+    assert!(world.store.runs.keys().next().is_some_and(|id| id.base == Offset(0) && id.last >= Offset(79)));
+    world.now += 9_000_000;
+    world.hold = 1;
+    let slot = world.send(Command::Push { drafts: vec![draft(&[3])] });
+    world.now += 500_000;
+    world.settle();
+    let verdict = &world.answers[&slot][0];
+    let DraftVerdict::Stored { duplicates, .. } = verdict else { panic!("{verdict:?}") };
+    assert_eq!(duplicates.iter().map(|d| d.offset).collect::<Vec<_>>(), [Offset(43)]);
+}
+
+#[test]
+fn a_run_may_end_within_a_stored_row() {
+    let config = ShardConfig { window_bytes_max: 20_000, seal_keys_min: 1500, keys_page: 50, ..ShardConfig::default() };
+    let mut world = World::new(config, 3600);
+    fill(&mut world, 0, 2000);
+    assert_eq!(world.store.runs.keys().next().map(|id| id.last), Some(Offset(1023)), "in a row of 40");
+    world.restart();
+    fill(&mut world, 2000, 4000);
+    assert!(world.store.runs.len() > 2);
+    for first in (0..6000).step_by(40) {
+        let keys: Vec<u64> = (first..first + 40).collect();
+        assert_eq!(world.duplicates(&keys).len(), 40, "from {first} on");
+    }
 }
 
 #[test]
