@@ -171,13 +171,14 @@ impl Control {
         }
     }
 
-    /// Removes what deleted queues left behind, in steps nothing waits for.
+    /// Removes what deleted queues left behind and sealed runs that are over, in steps nothing waits for.
     async fn purge(self: Rc<Self>, target: Target) {
         let conn = Conn::new(target, self.name("purge"));
         loop {
             let limit = self.shared.config.stmt_timeout;
             let purged = store::within(&conn, limit, async |client| store::purge_dead(client, PURGE_ROWS).await).await;
-            let pause = if matches!(purged, Ok(n) if n > 0) { Duration::from_millis(50) } else { PURGE_PAUSE };
+            let runs = store::within(&conn, limit, async |client| store::purge_runs(client, PURGE_ROWS).await).await;
+            let pause = if matches!((purged, runs), (Ok(1..), _) | (_, Ok(1..))) { Duration::from_millis(50) } else { PURGE_PAUSE };
             rt::sleep(pause).await;
         }
     }
