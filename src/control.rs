@@ -8,12 +8,15 @@
 
 use crate::config::Postgres;
 use crate::embedded::{Embedded, Status};
+use crate::jobs;
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
+use crate::state::{StateCall, StateReply};
 use crate::store::migrate::{BootError, StoreFacts, boot};
 use crate::store::{self, Conn, Target};
 use crate::telemetry::rates::Rates;
 use crate::telemetry::screen;
+use queen_shards::effect::StoreError;
 use queen_shards::ids::Micros;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,9 +30,8 @@ const PROBE_MAX: Duration = Duration::from_secs(1);
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
 /// Requests in flight get so long at a shutdown before their connections are cut.
 const SHUTDOWN_MAX: Duration = Duration::from_millis(1500);
-/// Rows a step of the clean-up after deleted queues takes, and the pause between steps that found something.
-const PURGE_ROWS: i32 = 1000;
-const PURGE_PAUSE: Duration = Duration::from_secs(5);
+/// Between two steps of the clean-up after deleted queues, while it finds something.
+const PURGE_STEP_PAUSE: Duration = Duration::from_millis(50);
 
 /// How the broker ended.
 pub type Ended = Result<(), String>;
@@ -96,7 +98,7 @@ impl Control {
             self.shared.hub.send_wait(shard, ready).await;
         }
         self.announce(&about);
-        rt::spawn(self.clone().purge(target));
+        self.start_jobs(target);
         loop {
             rt::sleep(PULSE).await;
             let clock = self.probe(&pulse).await;
@@ -171,14 +173,27 @@ impl Control {
         }
     }
 
-    /// Removes what deleted queues left behind and sealed runs that are over, in steps nothing waits for.
-    async fn purge(self: Rc<Self>, target: Target) {
-        let conn = Conn::new(target, self.name("purge"));
+    /// Periodic work, on a connection of its own: requests never wait behind it.
+    fn start_jobs(self: &Rc<Self>, target: Target) {
+        let conn = Rc::new(Conn::new(target, self.name("jobs")));
+        let (config, metrics) = (self.shared.config.clone(), self.shared.metrics.clone());
+        rt::spawn(self.clone().purge(conn.clone()));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
+        rt::spawn(jobs::add_totals(config.clone(), metrics, call));
+        let control = self.clone();
+        rt::spawn(jobs::measure_retained(config, async move |call: StateCall| control.call(&conn, &call).await));
+    }
+
+    /// Removes what deleted queues left behind, and sealed runs that are over, in steps nothing waits for.
+    async fn purge(self: Rc<Self>, conn: Rc<Conn>) {
+        let config = self.shared.config.clone();
+        let (rows, limit) = (config.retention_batch_size as i32, config.stmt_timeout);
         loop {
-            let limit = self.shared.config.stmt_timeout;
-            let purged = store::within(&conn, limit, async |client| store::purge_dead(client, PURGE_ROWS).await).await;
-            let runs = store::within(&conn, limit, async |client| store::purge_runs(client, PURGE_ROWS).await).await;
-            let pause = if matches!((purged, runs), (Ok(1..), _) | (_, Ok(1..))) { Duration::from_millis(50) } else { PURGE_PAUSE };
+            let dead = store::within(&conn, limit, async |client| store::purge_dead(client, rows).await).await;
+            let runs = store::within(&conn, limit, async |client| store::purge_runs(client, rows).await).await;
+            let more = [dead, runs].iter().any(|done| matches!(done, Ok(1..)));
+            let pause = if more { PURGE_STEP_PAUSE } else { config.retention_interval };
             rt::sleep(pause).await;
         }
     }
@@ -216,12 +231,15 @@ impl Control {
         }
     }
 
-    async fn state(self: Rc<Self>, slot: queen_shards::ids::Slot, call: crate::state::StateCall) {
+    async fn call(&self, conn: &Conn, call: &StateCall) -> StateReply {
+        store::within(conn, self.shared.config.stmt_timeout, async |client| store::state(client, call).await).await
+    }
+
+    async fn state(self: Rc<Self>, slot: queen_shards::ids::Slot, call: StateCall) {
         let conn = self.admin.borrow().clone();
-        let limit = self.shared.config.stmt_timeout;
         let reply = match conn {
-            Some(conn) => store::within(&conn, limit, async |client| store::state(client, &call).await).await,
-            None => Err(queen_shards::effect::StoreError::Unavailable("the store has not been reached yet".into())),
+            Some(conn) => self.call(&conn, &call).await,
+            None => Err(StoreError::Unavailable("the store has not been reached yet".into())),
         };
         if let Err(error) = &reply {
             store::log_error(error);

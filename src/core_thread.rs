@@ -22,6 +22,7 @@ use queen_shards::limits::ShardConfig;
 use queen_shards::sealed::Slice;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -31,6 +32,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const MAIL_BATCH: usize = 256;
 /// Longest the store may take for a sealed run: 25 MB, at a moment's notice from nobody.
 const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
+/// Period of the timer whose lateness is measured.
+const LAG_PERIOD: Duration = Duration::from_millis(100);
+/// Pause before a full mailbox is tried again.
+const LATE_PAUSE: Duration = Duration::from_millis(1);
 
 /// An answer to a question of this thread.
 #[derive(Debug)]
@@ -63,8 +68,12 @@ pub struct Core {
     store_up: Cell<bool>,
     ids: Cell<(u64, u32)>,
     leases: Cell<u16>,
+    /// Store connections open at the last count.
+    connections: Cell<i64>,
     closing: Cell<bool>,
     closed: RefCell<Vec<Waker>>,
+    /// Mail that waits for room, by target.
+    late: RefCell<Vec<VecDeque<Mail>>>,
 }
 
 impl Core {
@@ -90,8 +99,10 @@ impl Core {
                 store_up: Cell::new(false),
                 ids: Cell::new((0, random_bits() as u32)),
                 leases: Cell::new(random_bits() as u16),
+                connections: Cell::new(0),
                 closing: Cell::new(false),
                 closed: RefCell::default(),
+                late: RefCell::new((0..shared.hub.targets()).map(|_| VecDeque::new()).collect()),
                 shared,
             }
         })
@@ -113,6 +124,7 @@ impl Core {
         });
         rt::spawn(self.clone().turns());
         rt::spawn(self.clone().alarms());
+        rt::spawn(self.clone().measure_lag());
         Ok(())
     }
 
@@ -181,15 +193,31 @@ impl Core {
         }
     }
 
-    /// Sends without waiting for room: a full mailbox takes it when it can.
-    fn post(&self, target: usize, mail: Mail) {
-        if let Err(mail) = self.shared.hub.send(target, mail) {
-            let hub = self.shared.hub.clone();
-            rt::spawn(async move { hub.send_wait(target, mail).await });
+    /// Sends without waiting for room. What a full mailbox does not take goes to it later, in order. Bounded by what is
+    /// asked: a reply per command, a watch and an unwatch per parked pop.
+    fn post(self: &Rc<Self>, target: usize, mail: Mail) {
+        let mut late = self.late.borrow_mut();
+        if !late[target].is_empty() {
+            return late[target].push_back(mail);
         }
+        let Err(mail) = self.shared.hub.send(target, mail) else { return };
+        late[target].push_back(mail);
+        let core = self.clone();
+        rt::spawn(async move {
+            loop {
+                let Some(mail) = core.late.borrow_mut()[target].pop_front() else { return };
+                match core.shared.hub.send(target, mail) {
+                    Ok(()) => {}
+                    Err(mail) => {
+                        core.late.borrow_mut()[target].push_front(mail);
+                        rt::sleep(LATE_PAUSE).await;
+                    }
+                }
+            }
+        });
     }
 
-    fn tell(&self, shard: usize, slot: queen_shards::ids::Slot, command: Command) {
+    fn tell(self: &Rc<Self>, shard: usize, slot: queen_shards::ids::Slot, command: Command) {
         if shard == self.index {
             self.enter(Event::Command { slot, command });
         } else {
@@ -207,7 +235,7 @@ impl Core {
     }
 
     /// Gives claims back whose answer could not be written.
-    pub fn give_back(&self, lease: LeaseId, claims: Vec<(PartitionId, GroupId)>) {
+    pub fn give_back(self: &Rc<Self>, lease: LeaseId, claims: Vec<(PartitionId, GroupId)>) {
         let shards = self.shards();
         let mut by_owner: Vec<Vec<(PartitionId, GroupId)>> = vec![Vec::new(); shards];
         for claim in claims {
@@ -254,7 +282,7 @@ impl Core {
 
     // ---- mail
 
-    fn receive(&self, mail: Mail) {
+    fn receive(self: &Rc<Self>, mail: Mail) {
         match mail {
             Mail::Command { slot, command } => self.enter(Event::Command { slot, command }),
             Mail::Verdict { slot, verdict } => self.answer(slot, Answer::Verdict(verdict)),
@@ -271,6 +299,7 @@ impl Core {
             }
             Mail::Pulse { clock } => {
                 self.store_up.set(clock.is_some());
+                self.count_connections();
                 if let Some((now, at)) = clock {
                     self.enter(Event::Clock { now, at });
                 }
@@ -285,14 +314,20 @@ impl Core {
         }
     }
 
-    fn answer(&self, slot: queen_shards::ids::Slot, answer: Answer) {
+    fn count_connections(&self) {
+        let Some(store) = self.store.get() else { return };
+        let open = [&store.append, &store.moves, &store.cold].iter().filter(|conn| conn.live().is_some()).count() as i64;
+        self.metrics.shard(self.index).connections(open - self.connections.replace(open));
+    }
+
+    fn answer(self: &Rc<Self>, slot: queen_shards::ids::Slot, answer: Answer) {
         if let Err(answer) = self.slots.answer(slot, answer) {
             self.take_back(answer);
         }
     }
 
     /// An answer nobody waits for any more: what it claimed is free again.
-    fn take_back(&self, answer: Answer) {
+    fn take_back(self: &Rc<Self>, answer: Answer) {
         if let Answer::Verdict(Verdict::Pop(verdict)) = answer
             && let Some(lease) = verdict.lease
         {
@@ -333,6 +368,15 @@ impl Core {
             }
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
+        }
+    }
+
+    /// How late a timer of this thread fires: what every other task waits as well. Source: operations 5.4.1.
+    async fn measure_lag(self: Rc<Self>) {
+        loop {
+            let due = now().plus(LAG_PERIOD.as_micros() as u64);
+            rt::sleep(LAG_PERIOD).await;
+            self.metrics.shard(self.index).loop_lag(now().since(due));
         }
     }
 
@@ -440,7 +484,10 @@ impl Core {
         let Some(connections) = self.store.get().cloned() else {
             return Err(StoreError::Unavailable("the store has not been reached yet".into()));
         };
+        let metrics = self.metrics.shard(self.index);
+        metrics.busy(1);
         let result = store::within(conn(&connections), limit, work).await;
+        metrics.busy(-1);
         if let Err(error) = &result {
             self.metrics.shard(self.index).db_error();
             store::log_error(error);

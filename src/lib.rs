@@ -7,6 +7,7 @@ pub mod core_thread;
 pub mod embedded;
 pub mod http;
 pub mod hub;
+pub mod jobs;
 pub mod limits;
 pub mod mail;
 pub mod rt;

@@ -81,6 +81,8 @@ pub const BACKLOG: i32 = 4096;
 pub const BODY_BUDGET_BYTES: usize = 256 * MIB;
 /// How late a timeout may strike, and what the clock of connections costs: one wake a second and shard.
 pub const TICK: Duration = Duration::from_secs(1);
+/// Connections accepted without letting others run.
+pub const ACCEPTS_PER_TURN: u32 = 32;
 /// Pause after an accept that failed for want of descriptors or memory.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Entries of a shard's ring: submissions per kernel entry, not operations in flight.

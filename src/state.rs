@@ -29,6 +29,10 @@ pub enum StateFn {
     MatchQueues,
     /// `telemetry`: what the database knows for `/metrics/prometheus`.
     ClusterMetrics,
+    /// The control thread: adds this broker's counters to the lifetime totals.
+    AddTotals,
+    /// The control thread: measures the stored bytes of the next queue.
+    MeasureRetained,
 }
 
 #[derive(Debug)]
@@ -60,6 +64,8 @@ impl StateFn {
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",
+            StateFn::AddTotals => "add_totals",
+            StateFn::MeasureRetained => "measure_retained",
         }
     }
 }

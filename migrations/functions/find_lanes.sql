@@ -1,6 +1,6 @@
 -- find_lanes.sql: partitions by their names, with the options of their queues.
 -- In     parallel arrays, at most a few hundred.
--- Out    one row per entry that exists, in order; ord is 1-based.
+-- Out    one row per entry that exists; ord is its 1-based place.
 -- Locks  none.
 -- Caller src/store/cold.rs, find_lanes; queen.provision. Source: data plane 2, 8.2.
 create or replace function queen.find_lanes(p_tenant uuid[], p_queue text[], p_partition text[])
@@ -33,8 +33,12 @@ begin
         q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
         p.id, p.last_offset, p.log_start, p.last_created_at
     from unnest(p_tenant, p_queue, p_partition) with ordinality as a (tenant_id, queue, name, ord)
-    join queen.queues as q on q.tenant_id = a.tenant_id and q.name = a.queue collate "C"
-    join queen.partitions as p on p.queue_id = q.id and p.name = a.name collate "C"
-    order by a.ord;
+    -- Row by row through the indexes, even while the tables are so small that the planner would turn it round.
+    cross join lateral (
+        select * from queen.queues as q where q.tenant_id = a.tenant_id and q.name = a.queue collate "C" offset 0
+    ) as q
+    cross join lateral (
+        select * from queen.partitions as p where p.queue_id = q.id and p.name = a.name collate "C" offset 0
+    ) as p;
 end;
 $$;

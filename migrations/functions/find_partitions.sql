@@ -1,5 +1,5 @@
 -- find_partitions.sql: partitions of one tenant by number, with their names and the options of their queues.
--- Out    one row per number that exists, in order; ord is 1-based.
+-- Out    one row per number that exists; ord is its 1-based place.
 -- Locks  none.
 -- Caller src/store/cold.rs, find_partitions. Source: data plane 5.4, step 1.
 create or replace function queen.find_partitions(p_tenant uuid, p_partition bigint[])
@@ -34,9 +34,9 @@ begin
         q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
         p.id, p.last_offset, p.log_start, p.last_created_at, q.name, p.name
     from unnest(p_partition) with ordinality as a (id, ord)
-    join queen.partitions as p on p.id = a.id
-    join queen.queues as q on q.id = p.queue_id
-    where q.tenant_id = p_tenant
-    order by a.ord;
+    cross join lateral (select * from queen.partitions as p where p.id = a.id offset 0) as p
+    cross join lateral (
+        select * from queen.queues as q where q.id = p.queue_id and q.tenant_id = p_tenant offset 0
+    ) as q;
 end;
 $$;

@@ -6,23 +6,23 @@
 create or replace function queen.list_namespaces(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
+set plan_cache_mode = force_custom_plan
 as $$
+declare
+    v_ids uuid[];
 begin
+    v_ids := array(select r.id from queen.queues as r where r.tenant_id = p_tenant and r.namespace <> '');
     return (
-        with named as (
-            select r.id, r.namespace
-            from queen.queues as r
-            where r.tenant_id = p_tenant and r.namespace <> ''
-        ),
-        counted as (
+        with counted as (
             select
                 n.namespace,
                 count(distinct n.id) as queues,
                 count(c.partition_id) as partitions,
                 coalesce(sum(c.total), 0) as total,
                 coalesce(sum(c.pending - c.processing), 0) as pending
-            from named as n
-            left join queen.partition_counts(array(select m.id from named as m)) as c on c.queue_id = n.id
+            from queen.queues as n
+            left join queen.partition_counts(v_ids) as c on c.queue_id = n.id
+            where n.id = any (v_ids)
             group by n.namespace
             order by n.namespace
             limit (p_args ->> 'limit')::integer

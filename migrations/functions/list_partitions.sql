@@ -6,17 +6,21 @@
 create or replace function queen.list_partitions(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
+set plan_cache_mode = force_custom_plan
 as $$
+declare
+    v_ids uuid[];
 begin
+    v_ids := array(
+        select r.id
+        from queen.queues as r
+        where r.tenant_id = p_tenant
+            and (p_args ->> 'queue' is null or r.name = p_args ->> 'queue')
+    );
     return (
         with listed as (
             select q.name as queue, c.*
-            from queen.partition_counts(array(
-                select r.id
-                from queen.queues as r
-                where r.tenant_id = p_tenant
-                    and (p_args ->> 'queue' is null or r.name = p_args ->> 'queue')
-            )) as c
+            from queen.partition_counts(v_ids) as c
             join queen.queues as q on q.id = c.queue_id
             order by c.pending desc, q.name, c.name
             limit (p_args ->> 'limit')::integer

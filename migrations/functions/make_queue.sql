@@ -17,7 +17,7 @@ begin
     select distinct a.tenant_id, a.name collate "C", split_part(a.name, '.', 1), split_part(a.name, '.', 2)
     from unnest(p_tenant, p_queue) as a (tenant_id, name)
     where not exists (
-        select from queen.queues as q where q.tenant_id = a.tenant_id and q.name = a.name collate "C"
+        select from queen.queues as q where q.tenant_id = a.tenant_id and q.name = a.name collate "C" offset 0
     )
     order by a.tenant_id, a.name collate "C"
     on conflict do nothing;

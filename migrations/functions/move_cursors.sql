@@ -1,11 +1,13 @@
 -- move_cursors.sql: compare-and-set of many cursor rows: claims, acks, releases, and confirmations that write nothing.
 -- In     one entry per cursor, each cursor once. p_must: what the lease must be, 0 anything, 1 live, 2 none or over. p_write false: only confirm.
 --        p_lease_to 0 keep, 1 clear, 2 set (p_lease, p_lease_secs). Dead letters: p_dl_move is the 1-based place of the move that files it.
--- Out    one row per entry, in order. state 0 moved or confirmed, 1 stale (nothing written), 2 busy, 3 gone. The columns are the row as it
---        is now; asked_at: PostgreSQL's clock at the judgement, which is after the lock. last_offset and log_start are the partition's.
+-- Out    rows in any order, ord is the entry's place. state 0 moved or confirmed, 1 stale (nothing written; the columns are the row as it is),
+--        3 no partition. When an entry has none of them, rows of all entries follow with 2 (busy) or 3 (gone); the first row of an entry counts.
+--        asked_at: PostgreSQL's clock at the judgement, which is after the lock. last_offset and log_start are the partition's.
 -- Locks  cursor rows in (partition_id, group_id) order, SKIP LOCKED: waits for nobody.
 -- Again  harmless: the version has moved, the second time is stale.
 -- Caller src/store/hot.rs, move_cursors. Source: data plane 4.3, 5.4, 5.6; architecture 13, rules 2, 19, 20.
+-- Nothing is joined but by an index, see append.sql; only dead letters, which are few, are joined to their moves.
 create or replace function queen.move_cursors(
     p_partition bigint[],
     p_group bigint[],
@@ -30,7 +32,8 @@ create or replace function queen.move_cursors(
     p_dl_retry_count integer[]
 )
 returns table (
-    state smallint,
+    ord bigint,
+    state integer,
     version bigint,
     committed bigint,
     lease_id uuid,
@@ -50,25 +53,23 @@ set enable_mergejoin = off
 set enable_hashjoin = on
 as $$
 #variable_conflict use_column
+declare
+    v_answered bigint;
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
     end if;
     return query
-    with ask as materialized (
-        select a.*
+    with locked as materialized (
+        select c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count, c.attempt_start,
+            c.attempt_count, a.*
         from unnest(
             p_partition, p_group, p_version, p_must, p_write, p_committed, p_lease_to, p_lease, p_lease_secs,
             p_batch_end, p_retry_count, p_attempt_start, p_attempt_count
         ) with ordinality as a (
-            partition_id, group_id, version, must, write, committed, lease_to, lease_id, lease_secs,
-            batch_end, retry_count, attempt_start, attempt_count, ord
+            partition_id, group_id, to_version, must, write, to_committed, lease_to, to_lease, lease_secs,
+            to_batch_end, to_retry_count, to_attempt_start, to_attempt_count, ord
         )
-    ),
-    locked as materialized (
-        select a.ord, c.partition_id, c.group_id, c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end,
-            c.retry_count, c.attempt_start, c.attempt_count
-        from ask as a
         join queen.cursors as c on c.partition_id = a.partition_id and c.group_id = a.group_id
         order by c.partition_id, c.group_id
         for no key update of c skip locked
@@ -79,79 +80,71 @@ begin
     judged as materialized (
         select t.*, p.queue_id, p.last_offset, p.log_start,
             p.id is not null
-                and t.version = a.version
-                and case a.must
+                and t.version = t.to_version
+                and case t.must
                     when 0 then true
                     when 1 then t.lease_id is not null and t.at < t.lease_expires_at
                     else t.lease_id is null or t.lease_expires_at <= t.at
                 end as holds
         from timed as t
-        join ask as a on a.ord = t.ord
         left join queen.partitions as p on p.id = t.partition_id
     ),
     written as (
         update queen.cursors as c
         set version = nextval('queen.versions'),
-            committed = a.committed,
-            lease_id = case a.lease_to when 0 then c.lease_id when 1 then null else a.lease_id end,
-            lease_expires_at = case a.lease_to
+            committed = j.to_committed,
+            lease_id = case j.lease_to when 0 then c.lease_id when 1 then null else j.to_lease end,
+            lease_expires_at = case j.lease_to
                 when 0 then c.lease_expires_at
                 when 1 then null
-                else j.at + a.lease_secs * interval '1 second'
+                else j.at + j.lease_secs * interval '1 second'
             end,
-            leased_at = case a.lease_to when 2 then j.at else c.leased_at end,
-            batch_end = a.batch_end,
-            retry_count = a.retry_count,
-            attempt_start = a.attempt_start,
-            attempt_count = a.attempt_count
+            leased_at = case j.lease_to when 2 then j.at else c.leased_at end,
+            batch_end = j.to_batch_end,
+            retry_count = j.to_retry_count,
+            attempt_start = j.to_attempt_start,
+            attempt_count = j.to_attempt_count
         from judged as j
-        join ask as a on a.ord = j.ord
-        where c.partition_id = j.partition_id and c.group_id = j.group_id and j.holds and a.write
-        returning a.ord, c.version, c.lease_expires_at
+        where c.partition_id = j.partition_id and c.group_id = j.group_id and j.holds and j.write
+        returning j.ord, c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count,
+            c.attempt_start, c.attempt_count, j.last_offset, j.log_start, j.at, j.queue_id, c.partition_id, c.group_id
     ),
     filed as (
         insert into queen.dead_letters (
             queue_id, partition_id, group_name, message_offset, message_id, transaction_id, payload, encrypted, error,
             retry_count
         )
-        select j.queue_id, j.partition_id, g.name, d.message_offset, d.message_id, d.transaction_id, d.payload,
-            d.encrypted, d.error, d.retry_count
+        select w.queue_id, w.partition_id, (select g.name from queen.groups as g where g.id = w.group_id),
+            d.message_offset, d.message_id, d.transaction_id, d.payload, d.encrypted, d.error, d.retry_count
         from unnest(
             p_dl_move, p_dl_offset, p_dl_message, p_dl_transaction, p_dl_payload, p_dl_encrypted, p_dl_error,
             p_dl_retry_count
         ) as d (move, message_offset, message_id, transaction_id, payload, encrypted, error, retry_count)
         join written as w on w.ord = d.move
-        join judged as j on j.ord = d.move
-        join queen.groups as g on g.id = j.group_id
     )
-    select
-        (case
-            when j.ord is null then
-                case
-                    when exists (
-                        select from queen.cursors as c
-                        where c.partition_id = a.partition_id and c.group_id = a.group_id
-                    ) then 2
-                    else 3
-                end
-            when j.queue_id is null then 3
-            when j.holds then 0
-            else 1
-        end)::smallint,
-        coalesce(w.version, j.version),
-        j.committed,
-        j.lease_id,
-        case when w.ord is null then j.lease_expires_at else w.lease_expires_at end,
-        j.batch_end,
-        j.retry_count,
-        j.attempt_start,
-        j.attempt_count,
-        j.last_offset,
-        j.log_start,
-        coalesce(j.at, clock_timestamp())
-    from ask as a
-    left join judged as j on j.ord = a.ord
-    left join written as w on w.ord = a.ord
-    order by a.ord;
+    select w.ord, 0, w.version, w.committed, w.lease_id, w.lease_expires_at, w.batch_end, w.retry_count,
+        w.attempt_start, w.attempt_count, w.last_offset, w.log_start, w.at
+    from written as w
+    union all
+    select j.ord, case when j.queue_id is null then 3 when j.holds then 0 else 1 end, j.version, j.committed,
+        j.lease_id, j.lease_expires_at, j.batch_end, j.retry_count, j.attempt_start, j.attempt_count, j.last_offset,
+        j.log_start, j.at
+    from judged as j
+    where not (j.holds and j.write);
+
+    get diagnostics v_answered = row_count;
+    if v_answered < cardinality(p_partition) then
+        return query
+        select a.ord,
+            case
+                when exists (
+                    select from queen.cursors as c where c.partition_id = a.partition_id and c.group_id = a.group_id
+                ) then 2
+                else 3
+            end,
+            null::bigint, null::bigint, null::uuid, null::timestamptz, null::bigint, null::integer, null::bigint,
+            null::integer, null::bigint, null::bigint, clock_timestamp()
+        from unnest(p_partition, p_group) with ordinality as a (partition_id, group_id, ord);
+    end if;
 end;
 $$;

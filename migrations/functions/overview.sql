@@ -7,6 +7,7 @@
 create or replace function queen.overview(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
+set plan_cache_mode = force_custom_plan
 as $$
 declare
     v_all boolean := p_tenant = '00000000-0000-0000-0000-000000000001';

@@ -4,6 +4,8 @@
 --        count; the group-less consumer only where no named group has a cursor, so that a stray pop pins nothing.
 -- Locks  none.
 -- Cost   one index range of partitions per queue and one of cursors per partition.
+-- Plan   callers pass a variable and set plan_cache_mode = force_custom_plan: one small queue is read by index, all
+--        queues by hashing, and only the value tells which.
 -- Caller the functions beside this one. Source: operations 5.7.
 create or replace function queen.partition_counts(p_queues uuid[])
 returns table (

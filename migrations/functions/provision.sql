@@ -29,25 +29,31 @@ set enable_mergejoin = off
 set enable_hashjoin = off
 as $$
 #variable_conflict use_column
+declare
+    v_queues uuid[];
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
     end if;
     perform queen.make_queue(p_tenant, p_queue);
-    perform q.id
-    from queen.queues as q
-    join (select distinct a.tenant_id, a.name from unnest(p_tenant, p_queue) as a (tenant_id, name)) as d
-        on q.tenant_id = d.tenant_id and q.name = d.name collate "C"
-    order by q.tenant_id, q.name
-    for key share of q;
+    v_queues := array(
+        select q.id
+        from unnest(p_tenant, p_queue) as a (tenant_id, name)
+        cross join lateral (
+            select q.id from queen.queues as q where q.tenant_id = a.tenant_id and q.name = a.name collate "C" offset 0
+        ) as q
+    );
+    perform q.id from queen.queues as q where q.id = any (v_queues) order by q.tenant_id, q.name for key share;
     insert into queen.partitions (id, queue_id, name)
     select nextval('queen.partition_numbers') << 12 | m.slot, m.queue_id, m.name
     from (
         select distinct on (q.id, a.name collate "C") q.id as queue_id, a.name, a.slot
         from unnest(p_tenant, p_queue, p_partition, p_slot) as a (tenant_id, queue, name, slot)
-        join queen.queues as q on q.tenant_id = a.tenant_id and q.name = a.queue collate "C"
+        cross join lateral (
+            select q.id from queen.queues as q where q.tenant_id = a.tenant_id and q.name = a.queue collate "C" offset 0
+        ) as q
         where not exists (
-            select from queen.partitions as p where p.queue_id = q.id and p.name = a.name collate "C"
+            select from queen.partitions as p where p.queue_id = q.id and p.name = a.name collate "C" offset 0
         )
         order by q.id, a.name collate "C"
     ) as m

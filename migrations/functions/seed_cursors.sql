@@ -1,6 +1,6 @@
 -- seed_cursors.sql: makes the missing cursors of one group, then reads them all.
 -- In     p_partition in any order. p_mode all, new or timestamp (with p_start_at): where to start without a record; a record decides alone.
--- Out    one row per partition that exists, in order; ord is 1-based. Cursor columns are null when the group is gone.
+-- Out    one row per partition that exists; ord is its 1-based place. Cursor columns are null when the group is gone.
 -- Locks  group row FOR KEY SHARE, then the partition rows without a cursor FOR KEY SHARE in id order, then inserts in the same order.
 -- Again  harmless: an existing cursor is never seeded again.
 -- Caller src/store/cold.rs, seed_cursors. Source: data plane 4.4; architecture 13, rules 6 and 24.
@@ -64,7 +64,7 @@ begin
             where p.id = any (p_partition)
                 and p.queue_id = v_record.queue_id
                 and not exists (
-                    select from queen.cursors as c where c.partition_id = p.id and c.group_id = p_group
+                    select from queen.cursors as c where c.partition_id = p.id and c.group_id = p_group offset 0
                 )
             order by p.id
             for key share
@@ -75,8 +75,9 @@ begin
     select a.ord, p.last_offset, p.log_start, c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end,
         c.retry_count, c.attempt_start, c.attempt_count
     from unnest(p_partition) with ordinality as a (id, ord)
-    join queen.partitions as p on p.id = a.id
-    left join queen.cursors as c on c.partition_id = p.id and c.group_id = p_group
-    order by a.ord;
+    cross join lateral (select * from queen.partitions as p where p.id = a.id offset 0) as p
+    left join lateral (
+        select * from queen.cursors as c where c.partition_id = p.id and c.group_id = p_group offset 0
+    ) as c on true;
 end;
 $$;

@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn a_push_answer_counts_only_queued_items() {
-        let body = br#"[{"index":0,"message_id":"m","transaction_id":"t","queueName":"q","status":"queued","offset":18},
+        let body =
+            br#"[{"index":0,"message_id":"m","transaction_id":"t","queueName":"q","status":"queued","offset":18},
             {"index":1,"message_id":"m","transaction_id":"t","queueName":"q","status":"duplicate","offset":18},
             {"index":2,"message_id":"m","transaction_id":"t","queueName":"q","status":"buffered"}]"#;
         assert_eq!(queued(body), 1);

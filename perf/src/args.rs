@@ -104,6 +104,21 @@ pub fn parse(arguments: &[String]) -> Result<Action, String> {
     Ok(Action::Run(Box::new(options)))
 }
 
+/// The command line without `--record`: where a result is kept is no part of it.
+pub fn measured_command(arguments: &[String]) -> String {
+    let mut command = String::from("queen-perf");
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if argument == "--record" {
+            rest.next();
+        } else if !argument.starts_with("--record=") {
+            command.push(' ');
+            command.push_str(argument);
+        }
+    }
+    command
+}
+
 fn change(scenario: &mut Scenario, option: &str, value: &str) -> Result<(), String> {
     fn number<T: std::str::FromStr>(option: &str, value: &str) -> Result<T, String> {
         value.parse().map_err(|_| format!("--{option}: `{value}` is not a number it takes"))
@@ -166,6 +181,12 @@ mod tests {
         let [scenario] = &options.scenarios[..] else { panic!("one scenario") };
         assert_eq!((scenario.batch, scenario.seconds, scenario.ack), (7, 1.5, AckMode::All));
         assert_eq!(options.queue.as_deref(), Some("a.b"));
+    }
+
+    #[test]
+    fn a_result_does_not_say_where_it_is_kept() {
+        let arguments = ["push-b1", "--record", "/x", "--runs", "1", "--record=/y"].map(str::to_owned);
+        assert_eq!(measured_command(&arguments), "queen-perf push-b1 --runs 1");
     }
 
     #[test]

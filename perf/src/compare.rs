@@ -12,8 +12,7 @@ pub fn load(path: &str) -> Result<Recording, String> {
     let path = Path::new(path);
     let file = if path.is_dir() { path.join("run.json") } else { path.to_owned() };
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let recording: Recording =
-        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    let recording: Recording = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
     if recording.form != FORM {
         return Err(format!("{}: form {}, this queen-perf reads {FORM}", file.display(), recording.form));
     }

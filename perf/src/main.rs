@@ -63,16 +63,14 @@ fn compare_files(a: &str, b: &str) -> Result<bool, String> {
 
 /// False: a run failed.
 fn run(options: &Options, arguments: &[String]) -> Result<bool, String> {
-    let command = std::iter::once("queen-perf").chain(arguments.iter().map(String::as_str)).collect::<Vec<_>>();
-    let recording = runner::run(options, command.join(" "))?;
+    let recording = runner::run(options, args::measured_command(arguments))?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&recording).map_err(|error| error.to_string())?);
     } else {
         print!("{}", report::tables(&recording));
     }
     if let Some(root) = &options.record {
-        let directory =
-            report::record(&recording, root).map_err(|error| format!("{}: {error}", root.display()))?;
+        let directory = report::record(&recording, root).map_err(|error| format!("{}: {error}", root.display()))?;
         eprintln!("recorded in {}", directory.display());
     }
     Ok(!recording.scenarios.iter().any(ScenarioResult::failed))

@@ -28,7 +28,7 @@ impl Rng {
 
     /// A number below `bound`; the bias of the multiplication is below 2^-32 for the bounds used here.
     pub fn below(&mut self, bound: u32) -> u32 {
-        ((self.next() >> 32) * u64::from(bound) >> 32) as u32
+        (((self.next() >> 32) * u64::from(bound)) >> 32) as u32
     }
 }
 

@@ -1,4 +1,6 @@
-//! Readiness of many sockets and one exact timer: epoll and timerfd, the only unsafe code of this crate.
+//! What the standard library lacks: readiness of many sockets, an exact timer, limits and clocks of the process.
+//!
+//! The only unsafe code of this crate; knows nothing of HTTP or of scenarios.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -110,6 +112,18 @@ impl Ticker {
         let mut ticks = 0u64;
         // SAFETY: reads 8 bytes into `ticks`; nothing to do when there are none.
         unsafe { libc::read(self.fd(), (&raw mut ticks).cast(), 8) };
+    }
+}
+
+/// Lets this process open as many sockets as its hard limit allows; a shell's usual 1,024 is below some scenarios.
+pub fn raise_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads and writes `limit`; a refusal leaves the old limit, and connecting says what it was too low for.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
     }
 }
 

@@ -94,8 +94,7 @@ pub struct Snapshot {
 /// Reads /proc once. Costs about a millisecond for a hundred processes.
 pub fn snapshot(broker: Option<u32>) -> Snapshot {
     let all = stats();
-    let (machine_us, steal_us) =
-        fs::read_to_string("/proc/stat").ok().and_then(|text| machine(&text)).unzip();
+    let (machine_us, steal_us) = fs::read_to_string("/proc/stat").ok().and_then(|text| machine(&text)).unzip();
     let broker = broker.and_then(|pid| all.get(&pid));
     Snapshot {
         broker_us: broker.map(|stat| to_us(stat.own_ticks)),

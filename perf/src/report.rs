@@ -6,18 +6,17 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The two tables of a recording: throughput and cost, then latencies; then what failed.
+/// The tables of a recording: figures, cost, latencies; then what failed.
 pub fn tables(recording: &Recording) -> String {
-    let mut cost = Table::new(&[
-        "scenario", "figure", "median", "lowest", "highest", "broker us/msg", "PostgreSQL us/msg", "client us/msg",
-        "sum us/msg", "broker RSS MB", "steal %",
-    ]);
+    let mut figures = Table::new(&["scenario", "figure", "median", "lowest", "highest"]);
+    let mut cost = Table::new(&["CPU", "process", "us/msg", "% of a core", "broker RSS MB", "steal %"]);
     let mut latency =
-        Table::new(&["scenario", "operation", "count", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms"]);
+        Table::new(&["latency", "operation", "count", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms"]);
     let mut failed = String::new();
     for scenario in recording.scenarios.iter().filter(|scenario| !scenario.runs.is_empty()) {
         let name = scenario.settings.name.as_str();
-        cost.row(cost_row(scenario));
+        figures.row(figure_row(scenario));
+        cost_rows(scenario).into_iter().for_each(|row| cost.row(row));
         for (operation, l) in scenario.median_run().latencies() {
             let ms = |us: u64| format!("{:.3}", us as f64 / 1000.0);
             let count = thousands(l.count as f64);
@@ -31,31 +30,38 @@ pub fn tables(recording: &Recording) -> String {
             }
         }
     }
-    [cost.render(), latency.render(), failed].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+    let parts = [figures.render(), cost.render(), latency.render(), failed];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-fn cost_row(scenario: &ScenarioResult) -> Vec<String> {
-    let (settings, run) = (&scenario.settings, scenario.median_run());
-    let figure = run.main_figure(settings);
+fn figure_row(scenario: &ScenarioResult) -> Vec<String> {
+    let figure = scenario.median_run().main_figure(&scenario.settings);
     let (low, high) = scenario.range();
     let show = |value: f64| if value < 100.0 { format!("{value:.2}") } else { thousands(value) };
-    let cell = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
-    let per = |cpu: Option<u64>| run.per_message(settings, cpu);
+    let name = scenario.settings.name.clone() + if scenario.failed() { " FAILED" } else { "" };
+    vec![name, figure.name.to_owned(), show(figure.value), show(low), show(high)]
+}
+
+/// One row for each process that was seen, and their sum when all were.
+fn cost_rows(scenario: &ScenarioResult) -> Vec<Vec<String>> {
+    let (settings, run) = (&scenario.settings, scenario.median_run());
     let sum = [run.broker_cpu_us, run.postgres_cpu_us, Some(run.client_cpu_us)].into_iter().sum::<Option<u64>>();
-    let name = if scenario.failed() { format!("{} FAILED", settings.name) } else { settings.name.clone() };
-    vec![
-        name,
-        figure.name.to_owned(),
-        show(figure.value),
-        show(low),
-        show(high),
-        cell(per(run.broker_cpu_us)),
-        cell(per(run.postgres_cpu_us)),
-        cell(per(Some(run.client_cpu_us))),
-        cell(per(sum)),
-        run.broker_rss_kb.map_or("-".to_owned(), |kb| format!("{:.1}", kb as f64 / 1024.0)),
-        run.core_percent(run.steal_us).map_or("-".to_owned(), |percent| format!("{percent:.1}")),
-    ]
+    let processes = [
+        ("broker", run.broker_cpu_us),
+        ("PostgreSQL", run.postgres_cpu_us),
+        ("client", Some(run.client_cpu_us)),
+        ("sum", sum),
+    ];
+    let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));
+    let percent = |cpu: Option<u64>| run.core_percent(cpu).map_or(String::new(), |percent| format!("{percent:.1}"));
+    let row = |(process, cpu): (&str, Option<u64>)| {
+        let broker = process == "broker";
+        let rss = run.broker_rss_kb.filter(|_| broker).map_or(String::new(), |kb| format!("{:.1}", kb as f64 / 1024.0));
+        let steal = if process == "sum" { percent(run.steal_us) } else { String::new() };
+        let name = settings.name.clone();
+        vec![name, process.to_owned(), cell(run.per_message(settings, cpu)), percent(cpu), rss, steal]
+    };
+    processes.into_iter().filter(|(_, cpu)| cpu.is_some()).map(row).collect()
 }
 
 /// 1234567.8 as `1,234,568`.
@@ -175,7 +181,15 @@ fn settings_line(scenario: &ScenarioResult) -> String {
         Kind::Parked => format!("({time}; {} consumers)", s.consumers),
         _ => format!(
             "({time}; batch {}, {} connections, {} consumers, pop {} of {} partitions, {} partitions, {} B, rate {}, backlog at most {})",
-            s.batch, s.connections, s.consumers, s.pop_batch, s.pop_partitions, s.partitions, s.payload, s.rate, s.backlog_max
+            s.batch,
+            s.connections,
+            s.consumers,
+            s.pop_batch,
+            s.pop_partitions,
+            s.partitions,
+            s.payload,
+            s.rate,
+            s.backlog_max
         ),
     }
 }
@@ -238,7 +252,12 @@ mod tests {
         let text = tables(&recording(&[500_000, 300_000, 400_000]));
         let row = text.lines().find(|line| line.contains("msg/s")).unwrap();
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        assert_eq!(cells[3..10], ["400,000", "300,000", "500,000", "2.00", "1.50", "1.00", "4.50"]);
+        assert_eq!(cells[3..6], ["400,000", "300,000", "500,000"]);
+        let costs = ["broker", "PostgreSQL", "client", "sum"].map(|process| {
+            let row = text.lines().find(|line| line.starts_with(&format!("| push-b100 | {process} "))).unwrap();
+            row.split('|').nth(3).unwrap().trim()
+        });
+        assert_eq!(costs, ["2.00", "1.50", "1.00", "4.50"]);
         assert!(!text.contains("FAILED"));
     }
 
@@ -266,6 +285,9 @@ mod tests {
 
     #[test]
     fn thousands_are_grouped() {
-        assert_eq!(["0", "999", "1,000", "1,234,568"], [0.0, 999.0, 1000.0, 1_234_567.8].map(thousands).each_ref().map(|s| s.as_str()));
+        assert_eq!(
+            ["0", "999", "1,000", "1,234,568"],
+            [0.0, 999.0, 1000.0, 1_234_567.8].map(thousands).each_ref().map(|s| s.as_str())
+        );
     }
 }

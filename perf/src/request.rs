@@ -88,16 +88,11 @@ impl PushTemplate {
         }
         (&self.bytes, sum)
     }
-
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 /// A wildcard pop that waits. Source: data plane 4.1.
 pub fn pop(host: &str, queue: &str, batch: u32, partitions: u32, wait_ms: u64) -> Vec<u8> {
-    let path =
-        format!("/api/v1/pop/queue/{queue}?batch={batch}&partitions={partitions}&wait=true&timeout={wait_ms}");
+    let path = format!("/api/v1/pop/queue/{queue}?batch={batch}&partitions={partitions}&wait=true&timeout={wait_ms}");
     head("GET", &path, host, None)
 }
 
@@ -197,7 +192,7 @@ mod tests {
     fn a_push_is_one_partition_and_new_ids_each_time() {
         let mut template = PushTemplate::new("h:1", "perf-q", 200, 10, Payload::new(256), 1);
         let (mut partitions, mut ids) = (HashSet::new(), HashSet::new());
-        let len = template.len();
+        let len = template.bytes.len();
         for stamp in 0..500 {
             let (request, sum) = template.next(stamp);
             assert_eq!(request.len(), len);

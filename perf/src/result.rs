@@ -196,6 +196,7 @@ impl ScenarioResult {
     }
 }
 
+/// Per second; 0 for a window too short to say anything, as of a run that failed at once.
 fn per(amount: f64, seconds: f64) -> f64 {
-    if seconds > 0.0 { amount / seconds } else { 0.0 }
+    if seconds >= 0.01 { amount / seconds } else { 0.0 }
 }

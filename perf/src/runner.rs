@@ -1,14 +1,15 @@
 //! Runs the chosen scenarios one after another against one broker, and says how far it is.
 
+use crate::answer::{self, Framed};
 use crate::args::Options;
 use crate::load::{self, Plan, Progress, fresh_seed};
 use crate::machine;
+use crate::poller::raise_file_limit;
 use crate::process::find_broker;
 use crate::report::thousands;
 use crate::request;
 use crate::result::{FORM, Recording, RunResult, ScenarioResult};
 use crate::scenario::{Kind, Scenario};
-use crate::answer::{self, Framed};
 use std::io::{IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -37,10 +38,15 @@ fn target(url: &str) -> Result<Target, String> {
 
 /// Runs everything. `command`: the command line, for the record. Err: it could not start.
 pub fn run(options: &Options, command: String) -> Result<Recording, String> {
+    raise_file_limit();
     let target = target(&options.url)?;
     let remedy = "is it running? `cargo run --release` starts one, --url names another";
-    let health = call(&target, "GET", "/health")
-        .map_err(|error| format!("no broker at {}: {error}; {remedy}", options.url))?;
+    let (status, mut health) =
+        call(&target, "GET", "/health").map_err(|error| format!("no broker at {}: {error}; {remedy}", options.url))?;
+    if status != 200 {
+        health = format!("{status} {health}");
+        eprintln!("the broker does not call itself healthy: {health}"); // The runs will show what it can do.
+    }
     let local = target.address.ip().is_loopback();
     let broker = local.then(|| find_broker(target.address.port())).flatten();
     let mut recording = Recording {
@@ -81,17 +87,21 @@ pub fn run(options: &Options, command: String) -> Result<Recording, String> {
     }
     if !options.keep {
         // At the end, so that their removal does not run beside a measurement.
-        for queue in queues {
-            if let Err(error) = call(&target, "DELETE", &format!("/api/v1/resources/queues/{queue}")) {
-                eprintln!("queue {queue} is still there: {error}");
-            }
+        for (n, queue) in queues.iter().enumerate() {
+            let why = match call(&target, "DELETE", &format!("/api/v1/resources/queues/{queue}")) {
+                Ok((200..300, _)) => continue,
+                Ok((status, body)) => format!("their DELETE answers {status} {body}"),
+                Err(error) => error,
+            };
+            eprintln!("{} queues named perf-{stamp}-* are still there: {why}", queues.len() - n);
+            break;
         }
     }
     Ok(recording)
 }
 
-/// One request on a connection of its own; its body as text. Err: no 2xx answer within 30 s.
-fn call(target: &Target, method: &str, path: &str) -> Result<String, String> {
+/// One request on a connection of its own; status and body of its answer. Err: none within 30 s.
+fn call(target: &Target, method: &str, path: &str) -> Result<(u16, String), String> {
     const TIMEOUT: Duration = Duration::from_secs(30);
     const BODY_SHOWN: usize = 2000;
     let exchange = || -> std::io::Result<Vec<u8>> {
@@ -111,7 +121,7 @@ fn call(target: &Target, method: &str, path: &str) -> Result<String, String> {
     match answer::frame(&bytes) {
         Framed::Whole { status, body_at, end } => {
             let body = String::from_utf8_lossy(&bytes[body_at..end.min(body_at + BODY_SHOWN)]).into_owned();
-            if status < 300 { Ok(body) } else { Err(format!("{method} {path} answers {status} {body}")) }
+            Ok((status, body))
         }
         Framed::Need(_) => Err("the answer ends early".into()),
         Framed::Unreadable(why) => Err(why.into()),

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
-    /// Every 20th push answers 500.
+    /// Every 5th push answers 500.
     PushFails,
-    /// Every 20th push calls its last item a duplicate.
+    /// Every 5th push calls its last item a duplicate.
     Duplicate,
     /// One pop leaves out a message, for ever.
     LosesOne,
@@ -120,7 +120,7 @@ impl Broker {
         let value: Value = serde_json::from_slice(body).expect("JSON");
         let mut state = self.state.lock().unwrap();
         state.pushes += 1;
-        let bad = state.pushes % 20 == 0;
+        let bad = state.pushes.is_multiple_of(5);
         if bad && self.fault == Fault::PushFails {
             return (500, "{\"error\":\"pool\"}".into());
         }
@@ -235,7 +235,15 @@ fn raw_payload(message: &Value) -> String {
 }
 
 fn scenario(kind: Kind) -> Scenario {
-    let base = Scenario { name: "t".into(), kind, batch: 10, connections: 4, warmup: 0.1, seconds: 0.4, ..Scenario::default() };
+    let base = Scenario {
+        name: "t".into(),
+        kind,
+        batch: 10,
+        connections: 4,
+        warmup: 0.1,
+        seconds: 0.4,
+        ..Scenario::default()
+    };
     match kind {
         Kind::PushPop => Scenario { consumers: 3, partitions: 7, backlog_max: 500, ..base },
         Kind::Latency => Scenario { consumers: 3, batch: 1, rate: 200, ..base },
@@ -256,7 +264,7 @@ fn play(scenario: &Scenario, fault: Fault) -> (Measured, Arc<Broker>) {
         scenario,
         broker: Some(std::process::id()),
         seed: 5,
-        drain: Duration::from_secs(if fault == Fault::None { 30 } else { 1 }),
+        drain: Duration::from_secs(if fault == Fault::LosesOne { 1 } else { 30 }),
     };
     (load::run(&plan, &mut |_| ()).unwrap(), broker)
 }

@@ -45,6 +45,7 @@ impl Latencies {
     }
 
     /// Reads what `to_text` wrote.
+    #[cfg(test)]
     pub fn from_text(text: &str) -> Option<Latencies> {
         let mut all = Latencies::default();
         for part in text.split_ascii_whitespace() {

@@ -12,8 +12,8 @@ use crate::effect::{Append, AppendLane, AppendOutcome, AppendSegment, Call, Effe
 use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
-    BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, FLOOR_SLACK_US, MERGE_BYTES_MAX,
-    MERGE_DRAFT_BYTES, PROVISION_MAX,
+    BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX, MERGE_DRAFT_BYTES,
+    PROVISION_MAX, REREAD_WAIT_US, WINDOW_MARGIN_US,
 };
 use crate::repack::{self, Packed};
 use crate::sealed::Sealed;
@@ -338,6 +338,7 @@ impl Shard {
         if let Some(floor) = floor {
             let before = lane.window.bytes();
             lane.window.expire(kept_from(floor));
+            // What is forgotten here must be read again when the queue's window is raised.
             lane.window_since = lane.window_since.max(kept_from(floor));
             self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
         }
@@ -468,6 +469,8 @@ impl Shard {
                 frames,
                 keys: segment.keys,
             });
+        }
+        if !std::mem::replace(&mut lane.in_tail_order, true) {
             self.tail_order.push_back(at);
         }
         while lane.tail.bytes() > self.config.lane_tail_bytes_max {
@@ -546,6 +549,16 @@ impl Shard {
         }
     }
 
+    /// Asks again for a lane of which nothing is known since a commit without an answer.
+    pub(crate) fn reread(&mut self, at: Ref) {
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        if lane.state == LaneState::Unknown && lane.id.0 != 0 {
+            lane.state = LaneState::Asked;
+            let key = lane.key.clone();
+            self.ask(Call::FindLane { lane: key }, Pending::Reverify { lane: at });
+        }
+    }
+
     /// What the store says of a lane whose last commit has an unknown outcome.
     pub(crate) fn reverified(&mut self, at: Ref, row: Result<Option<LaneRow>, StoreError>) {
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
@@ -562,10 +575,11 @@ impl Shard {
             Ok(_) => self.forget_lane(at),
             Err(_) => {
                 self.fail_drafts(at);
-                // Still not known: whatever comes next asks again.
+                // Still not known. The next push asks again, or else a timer: consumers wait for what may be there.
                 if let Some(lane) = self.lanes.slab.get_mut(at) {
                     lane.state = LaneState::Unknown;
                     lane.window_since = SINCE_NEVER;
+                    self.arm(self.now.plus(REREAD_WAIT_US), Timer::Reread { lane: at });
                 }
             }
         }
@@ -680,7 +694,7 @@ impl Shard {
 
 /// How far back a window is kept for a floor.
 fn kept_from(floor: Stamp) -> Stamp {
-    Stamp(floor.0 - FLOOR_SLACK_US)
+    Stamp(floor.0 - WINDOW_MARGIN_US)
 }
 
 /// Small drafts in a row become one segment, a large one its own.

@@ -28,10 +28,10 @@ pub(crate) enum Pending {
     DropRuns,
     Originals { lane: Ref, from: Offset, draft: JudgedDraft },
     FindQueue { slot: Slot, tenant: TenantId, queue: Arc<str> },
-    OpenGroup { group: Ref, contact: crate::effect::Contact },
-    Scan { group: Ref },
+    OpenGroup { group: Ref, epoch: u32, contact: crate::effect::Contact },
+    Scan { group: Ref, epoch: u32 },
     FindLane { job: Ref, key: LaneKey },
-    Seed { job: Ref, group: Ref, lanes: Vec<Ref> },
+    Seed { job: Ref, group: Ref, epoch: u32, lanes: Vec<Ref> },
     ReadClaim { job: Ref, group: Ref, lane: Ref, start: Offset, wanted: u32 },
     FindPartition { ticket: Ticket },
     FindCursor { ticket: Ticket, lane: Ref },
@@ -51,6 +51,11 @@ impl Calls {
     /// Whether a provisioning is on its way: the next one waits, and is larger.
     pub(crate) fn provisioning(&self) -> bool {
         self.provisions > 0
+    }
+
+    /// Calls after this one see everything that was stored before now.
+    pub(crate) fn last_sent(&self) -> CallId {
+        CallId(self.last)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -76,6 +81,7 @@ impl Shard {
 
     pub(crate) fn resume(&mut self, call: CallId, result: Result<Reply, StoreError>) {
         let Some(pending) = self.calls.in_flight.remove(&call) else { return };
+        self.answering = call;
         match pending {
             Pending::Provision { lanes } => {
                 self.calls.provisions -= 1;
@@ -116,6 +122,10 @@ impl Shard {
             Pending::Originals { lane, from, draft } => {
                 self.originals_read(lane, from, draft, result.and_then(records_of));
             }
+            Pending::FindQueue { slot, tenant, queue } if self.is_stale() && result.is_ok() => {
+                // The queue changed again meanwhile, and that answer may be in already.
+                self.ask(Call::FindQueue { tenant, queue: queue.clone() }, Pending::FindQueue { slot, tenant, queue });
+            }
             Pending::FindQueue { slot, tenant, queue } => {
                 // Without an answer nothing of the queue can be trusted: an empty row forgets it all.
                 let row = match result {
@@ -125,14 +135,15 @@ impl Shard {
                 self.queue_found(tenant, &queue, row);
                 self.reply(slot, Verdict::Done);
             }
-            Pending::OpenGroup { group, contact } => {
+            Pending::OpenGroup { group, epoch, .. } | Pending::Scan { group, epoch } if self.is_past(group, epoch) => {}
+            Pending::OpenGroup { group, contact, .. } => {
                 let row = result.and_then(|reply| match reply {
                     Reply::Group(row) => Ok(row),
                     other => Err(unexpected(&other)),
                 });
                 self.group_opened(group, contact, row);
             }
-            Pending::Scan { group } => {
+            Pending::Scan { group, .. } => {
                 let page = result.and_then(|reply| match reply {
                     Reply::Scanned { rows, now } => {
                         self.read_clock(now);
@@ -146,7 +157,7 @@ impl Shard {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.pinned_found(job, &key, row);
             }
-            Pending::Seed { job, group, lanes } => {
+            Pending::Seed { job, group, epoch, lanes } => {
                 let rows = result.and_then(|reply| match reply {
                     Reply::Cursors { rows, now } => {
                         self.read_clock(now);
@@ -154,7 +165,7 @@ impl Shard {
                     }
                     other => Err(unexpected(&other)),
                 });
-                self.seeded(job, group, lanes, rows);
+                self.seeded(job, group, epoch, lanes, rows);
             }
             Pending::ReadClaim { job, group, lane, start, wanted } => {
                 self.claim_read(job, group, lane, start, wanted, result.and_then(records_of));
@@ -182,6 +193,11 @@ impl Shard {
                 self.poison_read((ticket, lane, group, tries, ruled), read);
             }
         }
+    }
+
+    /// Whether a group was forgotten since something was asked for it.
+    pub(crate) fn is_past(&self, group: Ref, epoch: u32) -> bool {
+        self.queues.groups.get(group).is_none_or(|g| g.epoch != epoch)
     }
 
     fn keys_of(&mut self, reply: Reply) -> Result<(Vec<crate::effect::KeysRow>, bool), StoreError> {

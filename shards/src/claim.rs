@@ -31,12 +31,19 @@ pub(crate) struct PopJob {
     claims: Vec<Claim>,
     batch_left: u32,
     partitions_left: u32,
-    bytes_left: u64,
+    /// Inflated bytes of what is claimed; one message may go past the budget.
+    bytes_taken: u64,
     /// Reads, seedings and moves under way.
     pending: u32,
     lease: Option<LeaseId>,
     failed: bool,
     fill_wait_ms: u32,
+}
+
+impl PopJob {
+    fn bytes_left(&self) -> u64 {
+        self.pop.bytes.max(1).saturating_sub(self.bytes_taken)
+    }
 }
 
 impl Shard {
@@ -45,7 +52,7 @@ impl Shard {
             slot,
             batch_left: pop.batch.max(1),
             partitions_left: pop.partitions.max(1),
-            bytes_left: pop.bytes.max(1),
+            bytes_taken: 0,
             lease: pop.lease,
             pop,
             claims: Vec::new(),
@@ -83,8 +90,7 @@ impl Shard {
             GroupState::Opening => return self.queues.groups[group].pops.push(at),
             GroupState::Unknown | GroupState::Met if !(state.registered && state.state == GroupState::Met) => {
                 let start = self.pops[at].pop.start;
-                let contact =
-                    if *state.name == *QUEUE_MODE { Contact::QueueMode } else { Contact::Register(start) };
+                let contact = if *state.name == *QUEUE_MODE { Contact::QueueMode } else { Contact::Register(start) };
                 return self.open_group(at, group, contact);
             }
             GroupState::Unknown | GroupState::Met => {
@@ -95,7 +101,8 @@ impl Shard {
             GroupState::Scanning(_) | GroupState::Open => {}
         }
         self.pops[at].fill_wait_ms = self.queues.options(queue).fill_wait_ms;
-        let wanted = self.pops[at].pop.at_least;
+        // A queue that does not wait for batches to fill is served at the first ask.
+        let wanted = if self.pops[at].fill_wait_ms == 0 { 0 } else { self.pops[at].pop.at_least };
         if wanted > 0 && self.pops[at].claims.is_empty() {
             let ready = self.count_ready(group, wanted);
             if ready < wanted && self.queues.groups[group].state == GroupState::Open {
@@ -119,17 +126,14 @@ impl Shard {
     }
 
     fn run_pinned(&mut self, at: Ref, key: &LaneKey) {
-        let Some(lane_ref) = self.lanes.find(key) else {
+        // While a push is provisioning it, the partition may be an old one all the same.
+        let Some(lane_ref) = self.lanes.find(key).filter(|&lane| self.lanes[lane].id.0 != 0) else {
             if self.is_absent(key) {
                 return self.finish_pop(at);
             }
             self.pops[at].pending += 1;
             return self.ask(Call::FindLane { lane: key.clone() }, Pending::FindLane { job: at, key: key.clone() });
         };
-        if self.lanes[lane_ref].id.0 == 0 {
-            // A push that makes the partition is on its way; nothing of it is stored yet.
-            return self.finish_pop(at);
-        }
         let queue = self.lanes[lane_ref].queue;
         let name = self.pops[at].pop.group.clone();
         let group = self.queues.group_entry(queue, &name);
@@ -174,10 +178,10 @@ impl Shard {
         let state = &mut self.queues.groups[group];
         state.state = GroupState::Opening;
         state.pops.push(at);
-        let (name, queue) = (state.name.clone(), state.queue);
+        let (name, queue, epoch) = (state.name.clone(), state.queue, state.epoch);
         let (tenant, queue_name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
         let call = Call::OpenGroup { tenant, queue: queue_name, group: name, contact };
-        self.ask(call, Pending::OpenGroup { group, contact });
+        self.ask(call, Pending::OpenGroup { group, epoch, contact });
     }
 
     pub(crate) fn group_opened(&mut self, group: Ref, contact: Contact, row: Result<Option<GroupRow>, StoreError>) {
@@ -223,11 +227,11 @@ impl Shard {
     fn scan(&mut self, group: Ref, after: PartitionId) {
         let state = &mut self.queues.groups[group];
         state.state = GroupState::Scanning(after);
-        let id = state.id;
+        let (id, epoch) = (state.id, state.epoch);
         let queue = self.queues.slab[state.queue].row.expect("an opened group's queue is known").id;
         let (shard, shards) = (self.config.index as u32, self.config.shards as u32);
         let call = Call::Scan { queue, group: id, shard, shards, after, limit: SCAN_PAGE };
-        self.ask(call, Pending::Scan { group });
+        self.ask(call, Pending::Scan { group, epoch });
     }
 
     pub(crate) fn scanned(&mut self, group: Ref, page: Result<Vec<ScanRow>, StoreError>) {
@@ -253,10 +257,13 @@ impl Shard {
             let at = self.lane_entry(&key);
             let now = self.now;
             let lane = &mut self.lanes[at];
-            if lane.id.0 == 0 && lane.state == LaneState::Unknown {
-                lane.state = LaneState::Ready;
-                lane.verified = row.last_offset;
-                lane.last_created_at = row.last_created_at;
+            if lane.id.0 == 0 {
+                if lane.state == LaneState::Unknown {
+                    lane.state = LaneState::Ready;
+                    lane.verified = row.last_offset;
+                    lane.last_created_at = row.last_created_at;
+                }
+                // Also while a provisioning is under way: what it will say of the number is known already.
                 self.lanes.identify(at, row.partition);
             }
             let lane = &mut self.lanes[at];
@@ -293,11 +300,20 @@ impl Shard {
     pub(crate) fn pinned_found(&mut self, at: Ref, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
         let Some(job) = self.pops.get_mut(at) else { return };
         job.pending -= 1;
+        if self.is_stale() && row.is_ok() {
+            return self.run_pop(at);
+        }
         match row {
             Ok(Some(row)) => {
                 let lane = self.lane_entry(key);
-                if self.lanes[lane].id.0 == 0 && self.lanes[lane].state == LaneState::Unknown {
-                    self.know_lane(lane, row);
+                if self.lanes[lane].id.0 == 0 {
+                    if self.lanes[lane].state == LaneState::Unknown {
+                        self.know_lane(lane, row);
+                    } else {
+                        self.lanes.identify(lane, row.partition);
+                        self.lanes[lane].saw_end(row.last_offset);
+                        self.lanes[lane].log_start = row.log_start;
+                    }
                 }
                 self.run_pop(at);
             }
@@ -331,19 +347,26 @@ impl Shard {
     /// Serves the ring until the budget is spent, the ring is empty, or cursors have to be read first.
     fn select(&mut self, at: Ref, group: Ref) {
         let mut unread = Vec::new();
+        let mut theirs = Vec::new();
         loop {
             let job = &self.pops[at];
-            if job.batch_left == 0 || job.partitions_left == 0 || job.bytes_left == 0 {
+            if job.batch_left == 0 || job.partitions_left == 0 || job.bytes_left() == 0 {
                 break;
             }
             let Some(lane_ref) = self.queues.groups[group].ready.pop_front() else { break };
             let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { continue };
+            if job.claims.iter().any(|claim| claim.partition == lane.id) {
+                // Its claim of this answer is over already: for somebody else.
+                theirs.push(lane_ref);
+                continue;
+            }
             lane.cursor_entry(group).in_ready = false;
             self.serve(at, group, lane_ref, &mut unread);
             if unread.len() >= SEED_MAX {
                 break;
             }
         }
+        self.queues.groups[group].ready.extend(theirs);
         if !unread.is_empty() {
             self.seed(at, group, unread);
         }
@@ -361,7 +384,7 @@ impl Shard {
             Standing::Unread => unread.push(lane_ref),
             Standing::Ready { start } => {
                 let job = &self.pops[at];
-                let Some(mut end) = lane.tail.span(start, job.batch_left, job.bytes_left) else {
+                let Some(mut end) = lane.tail.span(start, job.batch_left, job.bytes_left()) else {
                     return self.read_claim(at, group, lane_ref, start);
                 };
                 if options.delay_secs > 0 {
@@ -391,7 +414,7 @@ impl Shard {
         job.batch_left -= wanted;
         job.partitions_left -= 1;
         job.pending += 1;
-        let bytes = job.bytes_left;
+        let bytes = job.bytes_left();
         let call = Call::ReadRecords { partition: self.lanes[lane_ref].id, from: start, to, bytes, messages: wanted };
         self.ask(call, Pending::ReadClaim { job: at, group, lane: lane_ref, start, wanted });
     }
@@ -445,8 +468,7 @@ impl Shard {
         let cursor = lane.cursor_entry(group);
         cursor.stamp_at = Some((start, created_at));
         cursor.busy = false;
-        let standing =
-            standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
+        let standing = standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
         let job = &self.pops[at];
         let last = records.last().expect("not empty").last();
         let mut end = last.min(start.plus(job.batch_left as i64 - 1));
@@ -459,7 +481,7 @@ impl Shard {
         };
         match visible {
             Some(visible) if job.batch_left > 0 && job.partitions_left > 0 => {
-                end = end.min(visible);
+                end = end.min(visible).min(within_bytes(&records, start, job.bytes_left()));
                 let records = records.into_iter().filter(|r| r.base <= end).collect();
                 self.claim(at, group, lane_ref, start, end, records);
             }
@@ -506,7 +528,7 @@ impl Shard {
         let n = count(start, end);
         job.batch_left -= n;
         job.partitions_left -= 1;
-        job.bytes_left = job.bytes_left.saturating_sub(bytes_of(&records, start, end));
+        job.bytes_taken += bytes_of(&records, start, end);
         job.pending += 1;
         let cursor_move = CursorMove {
             partition,
@@ -532,21 +554,27 @@ impl Shard {
         let start = if *self.queues.groups[group].name == *QUEUE_MODE { Start::All } else { self.pops[at].pop.start };
         let state = &mut self.queues.groups[group];
         state.seeding += 1;
+        let epoch = state.epoch;
         let partitions = lanes.iter().map(|&l| self.lanes[l].id).collect();
         let call = Call::SeedCursors { group: state.id, start, partitions };
-        self.ask(call, Pending::Seed { job: at, group, lanes });
+        self.ask(call, Pending::Seed { job: at, group, epoch, lanes });
     }
 
     pub(crate) fn seeded(
         &mut self,
         at: Ref,
         group: Ref,
+        epoch: u32,
         lanes: Vec<Ref>,
         rows: Result<Vec<Option<SeededCursor>>, StoreError>,
     ) {
         let now = self.now;
         self.pops[at].pending -= 1;
-        let Some(state) = self.queues.groups.get_mut(group) else { return self.run_pop(at) };
+        if self.is_past(group, epoch) {
+            lanes.into_iter().for_each(|lane| self.free_cursor(lane, group));
+            return self.run_pop(at);
+        }
+        let state = &mut self.queues.groups[group];
         state.seeding = state.seeding.saturating_sub(1);
         match rows {
             Ok(rows) => {
@@ -581,19 +609,34 @@ impl Shard {
             self.remember(lane, group, &claim);
         }
         self.free_cursor(lane, group);
-        // Retention was quicker: what it took is not delivered.
+        // Retention was quicker: what it took is not delivered, and is not counted.
+        let granted = claim.start;
         claim.start = claim.start.max(log_start);
+        let gone = claim.start.min(claim.end.plus(1));
+        let gone_bytes = bytes_of(&claim.records, granted, gone.plus(-1));
         claim.records.retain(|record| record.last() >= claim.start);
         let Some(job) = self.pops.get_mut(at) else { return };
-        job.pending -= 1;
-        let (partition, group_id) = (claim.partition, claim.group);
-        let empty = claim.start > claim.end;
-        if !empty {
+        job.batch_left += (gone.0 - granted.0) as u32;
+        job.bytes_taken = job.bytes_taken.saturating_sub(gone_bytes);
+        if claim.start <= claim.end {
             job.claims.push(claim);
-        } else if let Some(lease) = lease {
-            self.give_back(lease, vec![(partition, group_id)]);
+        } else {
+            job.partitions_left += 1;
+            if let Some(lease) = lease
+                && self.undo_claim(lane, group, lease, Some(at))
+            {
+                return;
+            }
         }
-        self.run_pop(at);
+        self.pop_goes_on(at);
+    }
+
+    /// One thing a pop waited for is over.
+    pub(crate) fn pop_goes_on(&mut self, at: Ref) {
+        if let Some(job) = self.pops.get_mut(at) {
+            job.pending -= 1;
+            self.run_pop(at);
+        }
     }
 
     /// A claim that was not made: its budget is free again.
@@ -602,6 +645,7 @@ impl Shard {
         job.pending -= 1;
         job.batch_left += count(claim.start, claim.end);
         job.partitions_left += 1;
+        job.bytes_taken = job.bytes_taken.saturating_sub(bytes_of(&claim.records, claim.start, claim.end));
         if job.claims.is_empty() && job.pending == 0 {
             job.lease = job.pop.lease;
         }
@@ -614,6 +658,26 @@ impl Shard {
         }
         self.unclaimed(at, claim);
     }
+}
+
+/// The last offset from `start` on that fits into `bytes`; at least `start`. Counted as in [`bytes_of`].
+fn within_bytes(records: &[Record], start: Offset, bytes: u64) -> Offset {
+    let mut left = bytes;
+    let mut end = start;
+    for record in records {
+        let first = record.base.max(start);
+        let here = record.last().0 - first.0 + 1;
+        let each = (record.raw_len as u64 / record.count.max(1) as u64).max(1);
+        let fits = here.min((left / each).min(i64::MAX as u64) as i64);
+        if fits > 0 {
+            end = first.plus(fits - 1);
+        }
+        if fits < here {
+            break;
+        }
+        left -= fits as u64 * each;
+    }
+    end
 }
 
 /// Inflated bytes of a span; a record's bytes count evenly over its messages.

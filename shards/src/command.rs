@@ -90,7 +90,8 @@ pub struct Pop {
     pub seed: LeaseSeed,
     /// Later asks or further queues may add claims to this lease.
     pub more: bool,
-    /// Claim nothing, only count, unless at least so many messages are ready. Source: data plane 4.5, minPopWaitTime.
+    /// On a queue with a `minPopWaitTime`: claim nothing, only count, unless at least so many messages are ready.
+    /// Source: data plane 4.5.
     pub at_least: u32,
 }
 

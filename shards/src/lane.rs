@@ -53,6 +53,8 @@ pub struct Lane {
     /// What was sealed of a window over the budget; mostly never.
     pub sealed: Option<Box<Sealed>>,
     pub tail: Tail,
+    /// In the order in which tails lose records when the budget is exceeded.
+    pub in_tail_order: bool,
     pub drafts: VecDeque<WaitingDraft>,
     pub cursors: Vec<Cursor>,
     /// When a draft last arrived, for eviction.
@@ -84,6 +86,8 @@ pub struct Cursor {
     pub lease_until: Micros,
     /// A claim, ack or read that will end in a move is under way: everything else waits.
     pub busy: bool,
+    /// The row may have been changed by others while this was busy: forget it when that ends.
+    pub forget: bool,
     /// In the ready ring of its group.
     pub in_ready: bool,
     /// A timer that will look at this cursor again is armed for this moment.
@@ -119,6 +123,7 @@ impl Cursor {
             row: None,
             lease_until: Micros(0),
             busy: false,
+            forget: false,
             in_ready: false,
             timer: None,
             stamp_at: None,
@@ -132,6 +137,13 @@ impl Cursor {
         self.lease_until =
             if row.lease.is_some() && row.lease_left_us > 0 { now.plus(row.lease_left_us as u64) } else { Micros(0) };
         self.row = Some(row);
+    }
+
+    /// The row must be read again before anything is decided on it.
+    pub fn forget_row(&mut self) {
+        self.row = None;
+        self.lease_until = Micros(0);
+        self.forget = false;
     }
 
     /// Whether a lease holds the partition, by our reckoning.
@@ -158,6 +170,7 @@ impl Lane {
             window: Window::new(),
             sealed: None,
             tail: Tail::default(),
+            in_tail_order: false,
             drafts: VecDeque::new(),
             cursors: Vec::new(),
             touched: now,

@@ -32,13 +32,15 @@ pub const DRAFT_WAIT_US: u64 = 5_000_000;
 pub const ABSENT_US: u64 = 1_000_000;
 /// Names in the table of absent partitions; past it the table starts anew.
 pub const ABSENT_MAX: usize = 4096;
+/// A partition that could not be read after a commit without an answer is tried again this much later.
+pub const REREAD_WAIT_US: u64 = 1_000_000;
+/// Keys stay in memory so much longer than the window: two readings of the clock differ by their way here, and a floor
+/// that goes back must not mean another load.
+pub const WINDOW_MARGIN_US: i64 = 1_000_000;
 /// Lanes without a push for so long may lose their window when the budget is exceeded.
 pub const WINDOW_IDLE_US: u64 = 2_000_000;
 /// Lanes looked at per turn for that.
 pub const SWEEP_STEP: usize = 256;
-/// Floors are computed from a lower bound of PostgreSQL's clock, which comes out lower now and then; a window keeps so
-/// much more than it must, so that none of that makes it reload.
-pub const FLOOR_SLACK_US: i64 = 2_000_000;
 /// Keys a window must have to be sealed: below, the run's row and its statement cost more than the memory is worth.
 pub const SEAL_KEYS_MIN: usize = 16384;
 /// After a run could not be stored, the next one is tried so much later.

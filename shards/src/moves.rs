@@ -18,7 +18,8 @@ use std::collections::VecDeque;
 pub(crate) enum Op {
     Claim { job: Ref, claim: Claim, lease: Option<LeaseId> },
     Ack { ticket: Ticket, outcomes: Vec<AckOutcome>, released: bool },
-    GiveBack,
+    /// `job`: a pop whose claim came to nothing, which goes on afterwards.
+    GiveBack { job: Option<Ref> },
 }
 
 #[derive(Debug)]
@@ -122,7 +123,14 @@ impl Shard {
                 self.free_cursor(lane, group);
                 self.finish_set(ticket, outcomes, released);
             }
-            Op::GiveBack => self.free_cursor(lane, group),
+            Op::GiveBack { job } => self.gave_back(lane, group, job),
+        }
+    }
+
+    fn gave_back(&mut self, lane: Ref, group: Ref, job: Option<Ref>) {
+        self.free_cursor(lane, group);
+        if let Some(job) = job {
+            self.pop_goes_on(job);
         }
     }
 
@@ -136,7 +144,7 @@ impl Shard {
             }
             Op::Ack { ticket, .. } if tries < STALE_TRIES => self.decide(ticket, lane, group, tries + 1),
             Op::Ack { .. } => self.give_up(QueuedMove { lane, group, tries, op, cursor_move }),
-            Op::GiveBack => self.free_cursor(lane, group),
+            Op::GiveBack { job } => self.gave_back(lane, group, job),
         }
     }
 
@@ -160,7 +168,7 @@ impl Shard {
                 self.free_cursor(lane, group);
                 self.finish_set(ticket, vec![AckOutcome::StoreFailed; outcomes.len()], false);
             }
-            Op::GiveBack => self.free_cursor(lane, group),
+            Op::GiveBack { job } => self.gave_back(lane, group, job),
         }
     }
 
@@ -173,7 +181,7 @@ impl Shard {
         match queued.op {
             Op::Claim { job, claim, .. } => self.unclaimed(job, &claim),
             Op::Ack { ticket, .. } => self.start_set(ticket),
-            Op::GiveBack => {}
+            Op::GiveBack { job } => job.into_iter().for_each(|job| self.pop_goes_on(job)),
         }
     }
 
@@ -181,6 +189,9 @@ impl Shard {
     pub(crate) fn free_cursor(&mut self, lane: Ref, group: Ref) {
         let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) else { return };
         cursor.busy = false;
+        if cursor.forget {
+            cursor.forget_row();
+        }
         if let Some(ticket) = cursor.waiting.pop_front() {
             // The others wait for the one that goes on now; it ends here again.
             self.start_set(ticket);
@@ -199,35 +210,40 @@ impl Shard {
     pub(crate) fn give_back(&mut self, lease: LeaseId, claims: Vec<(PartitionId, GroupId)>) {
         for (partition, group_id) in claims {
             let Some(lane_ref) = self.lanes.by_number(partition) else { continue };
-            let lane = &mut self.lanes[lane_ref];
             let groups = &self.queues.groups;
-            let Some(cursor) = lane.cursors.iter_mut().find(|c| groups[c.group].id == group_id) else { continue };
-            let Some(row) = cursor.row.filter(|row| row.lease == lease) else { continue };
-            if cursor.busy {
-                // An ack or another delivery is under way: the lease is in use after all, or over.
-                continue;
-            }
-            cursor.busy = true;
+            let lane = &self.lanes[lane_ref];
+            let Some(cursor) = lane.cursors.iter().find(|c| groups[c.group].id == group_id) else { continue };
             let group = cursor.group;
-            let attempts = row.attempt_count.saturating_sub(1);
-            let to = CursorTo {
-                committed: row.committed,
-                lease: LeaseTo::Clear,
-                batch_end: None,
-                retry_count: row.retry_count,
-                attempt_start: row.attempt_start.filter(|_| attempts > 0),
-                attempt_count: attempts,
-            };
-            let cursor_move = CursorMove {
-                partition,
-                group: group_id,
-                version: row.version,
-                lease: LeaseMust::Live,
-                to: Some(to),
-                dead_letter: None,
-            };
-            self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, cursor_move, op: Op::GiveBack });
+            self.undo_claim(lane_ref, group, lease, None);
         }
+    }
+
+    /// Undoes a claim that was not delivered; false when it is over, or in use after all.
+    pub(crate) fn undo_claim(&mut self, lane_ref: Ref, group: Ref, lease: LeaseId, job: Option<Ref>) -> bool {
+        let lane = &mut self.lanes[lane_ref];
+        let partition = lane.id;
+        let Some(cursor) = lane.cursor_mut(group) else { return false };
+        let Some(row) = cursor.row.filter(|row| row.lease == lease && !cursor.busy) else { return false };
+        cursor.busy = true;
+        let attempts = row.attempt_count.saturating_sub(1);
+        let to = CursorTo {
+            committed: row.committed,
+            lease: LeaseTo::Clear,
+            batch_end: None,
+            retry_count: row.retry_count,
+            attempt_start: row.attempt_start.filter(|_| attempts > 0),
+            attempt_count: attempts,
+        };
+        let cursor_move = CursorMove {
+            partition,
+            group: self.queues.groups[group].id,
+            version: row.version,
+            lease: LeaseMust::Live,
+            to: Some(to),
+            dead_letter: None,
+        };
+        self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, cursor_move, op: Op::GiveBack { job } });
+        true
     }
 
     /// Remembers what a lease hands out, for its acks.

@@ -65,6 +65,9 @@ pub struct Group {
     pub pops: Vec<Ref>,
     /// Calls that read cursors of lanes taken from the ready ring.
     pub seeding: u32,
+    /// Counts how often it was forgotten: answers to what was asked before are not taken for answers to what was asked
+    /// since.
+    pub epoch: u32,
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +109,7 @@ impl Queues {
             waiters: VecDeque::new(),
             pops: Vec::new(),
             seeding: 0,
+            epoch: 0,
         });
         self.slab[queue].groups.push(at);
         at

@@ -12,7 +12,7 @@ use crate::calls::{Calls, Pending};
 use crate::claim::PopJob;
 use crate::command::{Command, Event, PopFrom, Verdict, Watch};
 use crate::effect::{Call, Effect, QueueRow};
-use crate::ids::{Micros, Slot, Stamp, TenantId};
+use crate::ids::{CallId, Micros, Slot, Stamp, TenantId};
 use crate::lane::{Lane, LaneState, Lanes, SINCE_NEVER, WaitingDraft};
 use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
@@ -34,6 +34,8 @@ pub(crate) enum Timer {
     Offer { lane: Ref, group: Ref },
     /// A lane whose row was locked may try to close again.
     Close { lane: Ref },
+    /// A lane of which nothing is known since a commit without an answer is read again.
+    Reread { lane: Ref },
 }
 
 #[derive(Debug)]
@@ -59,6 +61,10 @@ pub struct Shard {
     pub(crate) lanes: Lanes,
     pub(crate) queues: Queues,
     pub(crate) calls: Calls,
+    /// The cold call whose answer is being taken, and the last one sent before a queue changed: answers up to it may
+    /// tell of the time before.
+    pub(crate) answering: CallId,
+    fence: CallId,
     pub(crate) pushes: Slab<PushJob>,
     pub(crate) pops: Slab<PopJob>,
     pub(crate) acks: Slab<AckJob>,
@@ -90,6 +96,8 @@ impl Shard {
             lanes: Lanes::default(),
             queues: Queues::default(),
             calls: Calls::default(),
+            answering: CallId(0),
+            fence: CallId(0),
             pushes: Slab::default(),
             pops: Slab::default(),
             acks: Slab::default(),
@@ -188,6 +196,7 @@ impl Shard {
                     }
                 }
                 Timer::Close { lane } => self.prepare(lane),
+                Timer::Reread { lane } => self.reread(lane),
             }
         }
     }
@@ -373,10 +382,20 @@ impl Shard {
 
     /// The queue's row, as some answer told it.
     pub(crate) fn learn_queue(&mut self, queue: Ref, row: QueueRow) {
+        let known = self.queues.slab[queue].row;
+        if self.is_stale() && known.is_some_and(|known| known.id == row.id) {
+            return;
+        }
         self.queues.slab[queue].row = Some(row);
     }
 
+    /// Whether the answer being taken was asked for before some queue changed, and so may tell of the time before.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.answering <= self.fence
+    }
+
     fn queue_changed(&mut self, slot: Slot, tenant: TenantId, queue: Arc<str>) {
+        self.fence = self.calls.last_sent();
         if self.queues.find(tenant, &queue).is_none() {
             return self.reply(slot, Verdict::Done);
         }
@@ -391,7 +410,7 @@ impl Shard {
         match (old, row) {
             (Some(old), Some(new)) if old.id == new.id => {
                 self.queues.slab[queue].row = Some(new);
-                self.revisit_lanes(queue);
+                self.forget_cursors(queue);
             }
             (None, Some(new)) => self.queues.slab[queue].row = Some(new),
             _ => {
@@ -402,10 +421,40 @@ impl Shard {
         }
     }
 
-    fn revisit_lanes(&mut self, queue: Ref) {
+    /// Forgets what is remembered of a queue's cursors and groups, which may have been moved, deleted or made anew;
+    /// who waits for messages is woken and asks again.
+    fn forget_cursors(&mut self, queue: Ref) {
         let lanes: Vec<Ref> = self.lanes.slab.refs().filter(|&l| self.lanes[l].queue == queue).collect();
         for lane in lanes {
-            self.offer_all(lane);
+            for cursor in &mut self.lanes[lane].cursors {
+                // What is under way ends with what it knows; its move is refused if that is old.
+                cursor.forget = cursor.busy;
+                if !cursor.busy {
+                    cursor.forget_row();
+                }
+            }
+            if !self.pinned.is_empty() {
+                self.wake_lane_watches(lane);
+            }
+        }
+        self.reopen_groups(queue);
+    }
+
+    /// Every group of a queue is opened and scanned again before its next delivery.
+    fn reopen_groups(&mut self, queue: Ref) {
+        for i in 0..self.queues.slab[queue].groups.len() {
+            let group = self.queues.slab[queue].groups[i];
+            let state = &mut self.queues.groups[group];
+            state.state = GroupState::Unknown;
+            state.epoch += 1;
+            state.seeding = 0;
+            state.registered = false;
+            for pop in std::mem::take(&mut state.pops) {
+                self.run_pop(pop);
+            }
+            for _ in 0..self.queues.groups[group].waiters.len() {
+                self.wake_group(group);
+            }
         }
     }
 
@@ -418,17 +467,9 @@ impl Shard {
         }
         for i in 0..self.queues.slab[queue].groups.len() {
             let group = self.queues.slab[queue].groups[i];
-            let state = &mut self.queues.groups[group];
-            state.state = GroupState::Unknown;
-            state.registered = false;
-            state.ready.clear();
-            for pop in std::mem::take(&mut state.pops) {
-                self.run_pop(pop);
-            }
-            for _ in 0..self.queues.groups[group].waiters.len() {
-                self.wake_group(group);
-            }
+            self.queues.groups[group].ready.clear();
         }
+        self.reopen_groups(queue);
         self.queues.slab[queue].row = None;
     }
 
@@ -468,9 +509,12 @@ impl Shard {
 
     fn keep_budgets(&mut self) {
         while self.tail_bytes > self.config.tail_bytes_max {
-            let Some(lane) = self.tail_order.pop_front() else { break };
-            if let Some(lane) = self.lanes.slab.get_mut(lane) {
-                self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.drop_front());
+            let Some(at) = self.tail_order.pop_front() else { break };
+            let Some(lane) = self.lanes.slab.get_mut(at) else { continue };
+            self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.drop_front());
+            lane.in_tail_order = lane.tail.first().is_some();
+            if lane.in_tail_order {
+                self.tail_order.push_back(at);
             }
         }
         if self.seals.steps() {

@@ -22,6 +22,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// A person at a terminal gets the first screen, trouble, and a word at the end, unless they ask for more.
+const ON_A_TERMINAL: &str = "warn,shutdown=info";
+
 /// What drives the sockets of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
@@ -62,14 +65,11 @@ pub struct Config {
     pub pop_timeout: Duration,
     /// Start of a group whose pop names no mode. Never [`Start::At`].
     pub default_start: Start,
-    pub pop_wait_initial: Duration,
-    pub pop_wait_threshold: u32,
-    pub pop_wait_multiplier: f64,
-    pub pop_wait_max: Duration,
     // Jobs.
     pub stats_interval: Duration,
     pub retention_interval: Duration,
     pub retention_batch_size: u32,
+    pub retained_interval: Duration,
     // Logging.
     pub log_filter: String,
     pub log_json: bool,
@@ -102,7 +102,13 @@ impl Config {
         // SAFETY: geteuid cannot fail and touches no memory.
         let root = unsafe { libc::geteuid() } == 0;
         let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
-        Config::from_vars(&std::env::vars_os().map(|(k, v)| (text(k), text(v))).collect(), root)
+        let vars: BTreeMap<_, _> = std::env::vars_os().map(|(k, v)| (text(k), text(v))).collect();
+        let mut config = Config::from_vars(&vars, root)?;
+        let asked = ["LOG_LEVEL", "RUST_LOG"].iter().any(|name| vars.get(*name).is_some_and(|v| !v.is_empty()));
+        if crate::telemetry::screen::wanted() && !asked {
+            config.log_filter = ON_A_TERMINAL.to_owned();
+        }
+        Ok(config)
     }
 
     /// The same for given variables; `root`: whether the process runs as root.
@@ -145,13 +151,10 @@ impl Config {
                 None => first_timeout,
             }),
             default_start: default_start(r),
-            pop_wait_initial: ms(r.int("POP_WAIT_INITIAL_INTERVAL_MS")),
-            pop_wait_threshold: r.int("POP_WAIT_BACKOFF_THRESHOLD") as u32,
-            pop_wait_multiplier: r.float("POP_WAIT_BACKOFF_MULTIPLIER"),
-            pop_wait_max: ms(r.int("POP_WAIT_MAX_INTERVAL_MS")),
             stats_interval: ms(r.int("STATS_INTERVAL_MS")),
             retention_interval: ms(r.int("RETENTION_INTERVAL")),
             retention_batch_size: r.int("RETENTION_BATCH_SIZE") as u32,
+            retained_interval: ms(r.int("RETAINED_BYTES_INTERVAL_MS")),
             log_filter: log_filter(r),
             log_json: r.bool("QUEEN_LOG_JSON"),
             log_rates: ms(r.int("QUEEN_LOG_RATES_MS")),

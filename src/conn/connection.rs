@@ -70,11 +70,14 @@ impl From<Refusal> for NoBody {
     }
 }
 
-/// Whether the connection goes on.
-#[derive(PartialEq, Eq)]
+/// How the connection goes on after a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Request,
+    /// An answer said that it closes: the client must be able to read it.
     Close,
+    /// Nothing is on its way, or nobody reads it: close at once.
+    Drop,
 }
 
 impl<S: Service> Connection<S> {
@@ -99,14 +102,16 @@ impl<S: Service> Connection<S> {
     /// Its whole life.
     pub(super) async fn run(mut self) {
         let mut handled = 0;
-        while self.request().await == Next::Request {
+        loop {
+            match self.request().await {
+                Next::Request => {}
+                Next::Close => break self.linger().await,
+                Next::Drop => break,
+            }
             handled += 1;
             if handled % REQUESTS_PER_TURN == 0 {
                 yield_now().await;
             }
-        }
-        if !self.ended {
-            self.linger().await;
         }
         self.confirm().await;
     }
@@ -115,7 +120,7 @@ impl<S: Service> Connection<S> {
     async fn request(&mut self) -> Next {
         let head = match self.head().await {
             Ok(Some(head)) => head,
-            Ok(None) => return Next::Close,
+            Ok(None) => return Next::Drop,
             Err(refusal) => return self.refuse(refusal).await,
         };
         self.unconfirmed = None;
@@ -131,14 +136,14 @@ impl<S: Service> Connection<S> {
         if head.expects_continue && head.length != BodyLength::Fixed(0) && self.taken == self.input.len() {
             self.out.extend_from_slice(CONTINUE);
             if self.flush().await.is_err() {
-                return Next::Close;
+                return Next::Drop;
             }
         }
         let mut share = self.shared.budget.share();
         let body = match self.body(head.length, self.shared.limits.body_bytes, &mut share).await {
             Ok(body) => body,
             Err(NoBody::Refused(refusal)) => return self.refuse(refusal).await,
-            Err(NoBody::Gone) => return Next::Close,
+            Err(NoBody::Gone) => return Next::Drop,
         };
         let request = Request {
             method: head.method,
@@ -403,14 +408,13 @@ impl<S: Service> Connection<S> {
     }
 
     async fn answer(&mut self, mut response: Response, style: Style) -> Next {
-        let claims = response.claims.take();
-        let undeliverable = claims.is_some() && (style.head_only || self.gone.is_gone());
-        if undeliverable {
+        let mut claims = response.claims.take();
+        if claims.is_some() && self.gone.is_gone() {
             self.give_back(claims);
-            if self.gone.is_gone() {
-                return Next::Close;
-            }
-            return self.write_answer(response, style).await.unwrap_or(Next::Close);
+            return Next::Drop;
+        }
+        if style.head_only {
+            self.give_back(claims.take());
         }
         match self.write_answer(response, style).await {
             Ok(next) => {
@@ -419,8 +423,7 @@ impl<S: Service> Connection<S> {
             }
             Err(_) => {
                 self.give_back(claims);
-                self.ended = true;
-                Next::Close
+                Next::Drop
             }
         }
     }

@@ -5,7 +5,7 @@ use super::budget::Budget;
 use super::connection::Connection;
 use super::watch::Clock;
 use super::{Limits, Service};
-use crate::limits::{ACCEPT_PAUSE, CLOSING_GRACE};
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CLOSING_GRACE};
 use crate::rt::{Listener, Stream, race, sleep, spawn, timeout, yield_now};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -29,15 +29,7 @@ pub(super) struct Shared<S> {
 /// Accepts and serves connections until the service shuts down; then stops accepting, closes idle connections, lets
 /// requests be answered, and returns when the last connection has closed. The caller bounds that wait.
 pub async fn serve<S: Service>(service: Rc<S>, listener: Listener, limits: Limits) {
-    let shared = Rc::new(Shared {
-        clock: Clock::new(limits.tick),
-        budget: Budget::new(limits.body_budget_bytes),
-        service,
-        limits,
-        count: Cell::new(0),
-        waiting: RefCell::default(),
-        date: RefCell::new((0, "".into())),
-    });
+    let shared = Shared::new(service, limits);
     let ticking = Rc::downgrade(&shared);
     spawn(async move {
         while let Some(shared) = ticking.upgrade() {
@@ -59,35 +51,56 @@ pub async fn serve<S: Service>(service: Rc<S>, listener: Listener, limits: Limit
 }
 
 impl<S: Service> Shared<S> {
+    pub(super) fn new(service: Rc<S>, limits: Limits) -> Rc<Shared<S>> {
+        Rc::new(Shared {
+            clock: Clock::new(limits.tick),
+            budget: Budget::new(limits.body_budget_bytes),
+            service,
+            limits,
+            count: Cell::new(0),
+            waiting: RefCell::default(),
+            date: RefCell::new((0, "".into())),
+        })
+    }
+
     /// Never returns.
     async fn accept(self: &Rc<Self>, listener: &Listener) {
-        let mut accepted_in_turn = 0;
+        let mut accepted = 0u32;
         loop {
-            if self.count.get() >= self.limits.connections {
-                // Room is made at the cost of whoever is idle; without one, newcomers wait in the kernel.
-                while self.count.get() >= self.limits.connections {
-                    self.clock.make_room();
-                    timeout(self.limits.tick, self.below(self.limits.connections)).await;
-                }
-                self.clock.has_room();
-            }
             match listener.accept().await {
-                Ok(stream) => self.start(stream),
+                Ok(stream) => {
+                    self.room().await;
+                    self.start(stream);
+                }
                 // A peer that left before it was accepted; descriptors or memory ran out. Both pass.
                 Err(e) if is_shortage(&e) => sleep(ACCEPT_PAUSE).await,
                 Err(_) => {}
             }
-            accepted_in_turn += 1;
-            if accepted_in_turn % 32 == 0 {
+            accepted = accepted.wrapping_add(1);
+            if accepted.is_multiple_of(ACCEPTS_PER_TURN) {
                 yield_now().await;
             }
         }
     }
 
+    /// Waits for room for one connection, which is made at the cost of whoever is idle. Without one the newcomer
+    /// waits here and those behind it in the kernel.
+    async fn room(&self) {
+        while self.count.get() >= self.limits.connections {
+            self.clock.make_room();
+            timeout(self.limits.tick, self.below(self.limits.connections)).await;
+            self.clock.has_room();
+        }
+    }
+
     fn start(self: &Rc<Self>, stream: Stream) {
+        spawn(self.connection(stream).run());
+    }
+
+    /// A connection, counted until it is dropped.
+    pub(super) fn connection(self: &Rc<Self>, stream: Stream) -> Connection<S> {
         self.count.set(self.count.get() + 1);
-        let connection = Connection::new(self.clone(), stream);
-        spawn(connection.run());
+        Connection::new(self.clone(), stream)
     }
 
     /// A connection has closed.

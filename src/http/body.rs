@@ -14,7 +14,9 @@ const SIZE_DIGITS_MAX: u8 = 15;
 /// Where the decoder stands between two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    Size { digits: u8 },
+    Size {
+        digits: u8,
+    },
     /// Between a size and its `;`, where blanks are allowed, or inside the extension.
     Blank,
     Extension,
@@ -186,9 +188,28 @@ mod tests {
     fn what_another_reader_could_take_otherwise_is_refused() {
         let bad = |why| Err(Refusal::BadRequest(why));
         for input in [
-            "\r\n", ";a\r\n", " 3\r\nabc", "+3\r\nabc", "-3\r\nabc", "0x3\r\nabc", "3g\r\nabc", "3\nabc\n0\n\n", "g\r\n",
-            "3 \r\nabc", "3 3\r\nabc", "3\t\r\nabc", "1000000000000000\r\n", "fffffffffffffffff\r\n", "0000000000000003\r\n",
-            "3\u{0}\r\nabc", "3,3\r\nabc", "3.0\r\nabc", "3_0\r\n", "\n3\r\nabc", "3;a\u{0}", "3;a\nabc",
+            "\r\n",
+            ";a\r\n",
+            " 3\r\nabc",
+            "+3\r\nabc",
+            "-3\r\nabc",
+            "0x3\r\nabc",
+            "3g\r\nabc",
+            "3\nabc\n0\n\n",
+            "g\r\n",
+            "3 \r\nabc",
+            "3 3\r\nabc",
+            "3\t\r\nabc",
+            "1000000000000000\r\n",
+            "fffffffffffffffff\r\n",
+            "0000000000000003\r\n",
+            "3\u{0}\r\nabc",
+            "3,3\r\nabc",
+            "3.0\r\nabc",
+            "3_0\r\n",
+            "\n3\r\nabc",
+            "3;a\u{0}",
+            "3;a\nabc",
         ] {
             let refused = decode(input.as_bytes(), &[]);
             assert!(matches!(refused, Err(Refusal::BadRequest(_))), "{input:?} {refused:?}");
@@ -197,8 +218,16 @@ mod tests {
             check(input, bad("chunk without CRLF"));
         }
         for input in [
-            "0\r\n\n", "0\r\nA: b\n\r\n", "0\r\n: b\r\n\r\n", "0\r\nA b\r\n\r\n", "0\r\n A: b\r\n\r\n", "0\r\nA : b\r\n\r\n",
-            "0\r\nA: b\r\n folded\r\n\r\n", "0\r\nA: \u{0}\r\n\r\n", "0\r\nA\r\n\r\n", "0\r\n\rx",
+            "0\r\n\n",
+            "0\r\nA: b\n\r\n",
+            "0\r\n: b\r\n\r\n",
+            "0\r\nA b\r\n\r\n",
+            "0\r\n A: b\r\n\r\n",
+            "0\r\nA : b\r\n\r\n",
+            "0\r\nA: b\r\n folded\r\n\r\n",
+            "0\r\nA: \u{0}\r\n\r\n",
+            "0\r\nA\r\n\r\n",
+            "0\r\n\rx",
         ] {
             check(input, bad("trailer"));
         }

@@ -9,9 +9,7 @@
 use super::Method;
 use super::query::percent_decode;
 use super::refusals::Refusal;
-use crate::limits::{
-    BLANK_LINES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, REQUEST_LINE_EXTRA, TARGET_BYTES_MAX,
-};
+use crate::limits::{BLANK_LINES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, REQUEST_LINE_EXTRA, TARGET_BYTES_MAX};
 use memchr::memchr;
 use std::mem::MaybeUninit;
 
@@ -305,9 +303,7 @@ fn segments(path: &str) -> Result<Vec<String>, Refusal> {
     for segment in raw.split('/') {
         let segment = match memchr(b'%', segment.as_bytes()) {
             None => segment.to_string(),
-            Some(_) => {
-                String::from_utf8(percent_decode(segment.as_bytes(), false)).map_err(|_| Refusal::BadPath)?
-            }
+            Some(_) => String::from_utf8(percent_decode(segment.as_bytes(), false)).map_err(|_| Refusal::BadPath)?,
         };
         if segment.chars().any(char::is_control) {
             return Err(Refusal::BadPath);
@@ -329,4 +325,4 @@ fn header_text(value: &[u8]) -> String {
 
 #[cfg(test)]
 #[path = "head_tests.rs"]
-mod tests;
+pub(crate) mod tests;

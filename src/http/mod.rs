@@ -4,13 +4,19 @@
 
 pub mod ack;
 pub mod body;
+pub mod configure;
 pub mod head;
+pub mod health;
 pub mod json;
+pub mod lease;
 pub mod pop;
 pub mod push;
 pub mod query;
 pub mod refusals;
+pub mod reply;
+pub mod resources;
 pub mod routes;
+pub mod status;
 
 use bytes::Bytes;
 use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};

@@ -12,10 +12,10 @@ pub mod query;
 pub mod render;
 
 use super::json::error_body;
-use super::push::parse::NAME_MAX;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::{Core, WatchGuard};
+use crate::limits::NAME_BYTES_MAX;
 use crate::state::{StateCall, StateFn};
 use futures_util::future::{Either, pending, select, select_all};
 use queen_shards::command::{Claim, Command, Pop, PopFrom, QUEUE_MODE, Start, Verdict, Watch};
@@ -48,6 +48,8 @@ const EMPTY_WAKES: u32 = 3;
 const EMPTY_WAKE_PAUSE_MAX: u64 = 50_000;
 /// Names of matched queues are read again after this. Source: data plane 4.5, one re-check a second.
 const MATCHED_AGE_MAX: u64 = 1_000_000;
+/// The same after a wake: many polls woken by one event share a read.
+const MATCHED_AGE_WOKEN: u64 = 50_000;
 /// Entries of the per-thread tables below; beyond it they start anew.
 const TABLE_MAX: usize = 4096;
 
@@ -237,8 +239,8 @@ fn start(query: &Query, pinned: bool, default: Start) -> Start {
 /// Refuses a name that cannot be stored. Source: data plane 1.6.
 fn check_name(what: &str, name: &str) -> Result<(), Response> {
     let refused = |text: String| Err(Response::json(400, error_body(&text)));
-    if name.len() > NAME_MAX {
-        return refused(format!("{what} exceeds the {NAME_MAX}-byte limit"));
+    if name.len() > NAME_BYTES_MAX {
+        return refused(format!("{what} exceeds the {NAME_BYTES_MAX}-byte limit"));
     }
     if name.bytes().any(|byte| byte < 0x20) {
         return refused(format!("control characters are not allowed in {what}"));
@@ -258,14 +260,14 @@ fn empty_refusal(status: u16, text: &str) -> Response {
 async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response {
     let deadline = core.now().plus(asking.wait_ms.unwrap_or(0).saturating_mul(1000));
     let seed = core.lease_seed();
-    let mut full_by: Option<Micros> = None;
+    let mut filling: Option<Filling> = None;
     let mut claim_any = !asking.fills;
-    let mut empty_wakes = 0;
+    let (mut woken, mut empty_wakes, mut rested) = (false, 0, false);
     // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
-    let mut guards = Vec::new();
+    let mut guards: Vec<WatchGuard>;
     let mut parked = None;
     loop {
-        let sources = match sources(core, asking).await {
+        let sources = match sources(core, asking, woken).await {
             Ok(sources) => sources,
             Err(StoreError::Unavailable(_)) => return Response::json(500, error_body("pool")),
             Err(_) => return Response::json(500, error_body("pop failed")),
@@ -280,43 +282,50 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
             if asking.auto_ack {
                 metrics.auto_acked(messages);
             }
+            if let Some(filling) = filling {
+                metrics.fill_wait(core.now().since(filling.since));
+            }
             return taken.answer(asking);
         }
         if taken.failed {
-            return Response::json(500, error_body("pop failed"));
+            let why = if core.store_is_up() { "pop failed" } else { "pool" };
+            return Response::json(500, error_body(why));
         }
         let now = core.now();
         if 0 < taken.ready && !claim_any {
             // Something is there, less than the batch: hold it until it fills or its time is over.
-            let until = *full_by.get_or_insert(now.plus(taken.fill_wait_ms as u64 * 1000));
-            let until = until.min(deadline);
+            let until = now.plus(taken.fill_wait_ms as u64 * 1000).min(deadline);
+            let until = filling.get_or_insert(Filling { since: now, until }).until;
             claim_any = until <= now || asking.batch <= taken.ready;
             if !claim_any {
                 let pause = until.min(now.plus(FILL_RECOUNT));
                 if park(core, request, &mut [], pause).await == Parked::Ended {
-                    return Response::empty(204);
+                    return nothing(core);
                 }
             }
             continue;
         }
-        (claim_any, full_by) = (!asking.fills, None);
+        (claim_any, filling) = (!asking.fills, None);
         if deadline <= now {
             return nothing(core);
         }
-        // Watched after an ask that found nothing: a shard that has something by now wakes at once.
-        let (watching, recheck) = if empty_wakes <= EMPTY_WAKES {
-            (watches(core, asking, sources), RECHECK)
-        } else {
+        let resting = EMPTY_WAKES < empty_wakes && !rested;
+        let (watching, recheck) = if resting {
             (Vec::new(), (1000u64 << (empty_wakes - EMPTY_WAKES).min(6)).min(EMPTY_WAKE_PAUSE_MAX))
+        } else {
+            // Watched after an ask that found nothing: a shard that has something by now wakes at once.
+            (watches(core, asking, sources), RECHECK)
         };
         guards = watching;
         parked.get_or_insert_with(|| core.metrics.park(core.shard(), asking.queue_name()));
         let until = deadline.min(now.plus(recheck));
-        match park(core, request, &mut guards, until).await {
+        let came = park(core, request, &mut guards, until).await;
+        (woken, rested) = (came == Parked::Woken, resting);
+        match came {
             Parked::Ended => return nothing(core),
             Parked::Woken => empty_wakes += 1,
-            // A pause after empty wakes is over: watch again. A whole period without a wake: they are forgotten.
-            Parked::Timer if guards.is_empty() && EMPTY_WAKES < empty_wakes => empty_wakes = EMPTY_WAKES,
+            Parked::Timer if resting => {}
+            // A whole period without a wake.
             Parked::Timer => empty_wakes = 0,
         }
         if deadline <= core.now() {
@@ -325,17 +334,26 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
     }
 }
 
+/// A pop that holds back what it found, for its batch to fill.
+#[derive(Clone, Copy, Debug)]
+struct Filling {
+    since: Micros,
+    until: Micros,
+}
+
 fn nothing(core: &Core) -> Response {
     core.metrics.shard(core.shard()).pop(0);
     Response::empty(204)
 }
 
-/// The queues or the partition to ask now.
-async fn sources(core: &Rc<Core>, asking: &Asking) -> Result<Vec<PopFrom>, StoreError> {
+/// The queues or the partition to ask now. `woken`: something happened, so names are read anew: it may have been that a
+/// queue went, and an ask would make it again.
+async fn sources(core: &Rc<Core>, asking: &Asking, woken: bool) -> Result<Vec<PopFrom>, StoreError> {
     match &asking.from {
         Source::One(from) => Ok(vec![from.clone()]),
         Source::Matching { namespace, task } => {
-            let names = matched_queues(core, asking.tenant, namespace, task).await?;
+            let age_max = if woken { MATCHED_AGE_WOKEN } else { MATCHED_AGE_MAX };
+            let names = matched_queues(core, asking.tenant, namespace, task, age_max).await?;
             let queue = |name: &Arc<str>| PopFrom::Queue { tenant: asking.tenant, queue: name.clone() };
             let mut queues: Vec<PopFrom> = names.iter().map(queue).collect();
             let turn = next_turn(hash_source(asking.tenant, "", &asking.group));
@@ -531,13 +549,20 @@ async fn matched_queues(
     tenant: TenantId,
     namespace: &Option<String>,
     task: &Option<String>,
+    age_max: u64,
 ) -> Result<Matched, StoreError> {
     let key = (tenant, namespace.clone(), task.clone());
     let now = core.now();
-    let known = MATCHED.with_borrow(|matched| matched.get(&key).cloned());
-    if let Some((read_at, names)) = known
-        && now.since(read_at) < MATCHED_AGE_MAX
-    {
+    let known = MATCHED.with_borrow_mut(|matched| {
+        let (read_at, names) = matched.get_mut(&key)?;
+        if now.since(*read_at) < age_max {
+            return Some(names.clone());
+        }
+        // Whoever asks while this read is on its way takes what is known: one read serves all parked polls.
+        *read_at = now;
+        None
+    });
+    if let Some(names) = known {
         return Ok(names);
     }
     let args = serde_json::json!({ "namespace": namespace, "task": task });

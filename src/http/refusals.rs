@@ -28,13 +28,17 @@ pub enum Refusal {
     // ---- routing
     NoSuchRoute,
     /// A known path with another method. `Allow` lists what it takes.
-    MethodNotAllowed { allow: String },
+    MethodNotAllowed {
+        allow: String,
+    },
     /// A route this version does not have yet.
     NotBuilt,
     /// A path segment that is not UTF-8 or has control characters.
     BadPath,
     /// A queue, partition or group name above 1024 bytes; `what` is one of these words.
-    NameTooLong { what: &'static str },
+    NameTooLong {
+        what: &'static str,
+    },
     /// Tenancy is on and the header is no UUID.
     BadTenant,
 
@@ -52,7 +56,10 @@ pub enum Refusal {
     /// The store cannot be reached.
     Pool,
     /// `{"error":"<route> failed: <detail>"}`
-    StoreFailed { route: &'static str, detail: String },
+    StoreFailed {
+        route: &'static str,
+        detail: String,
+    },
 }
 
 impl Refusal {

@@ -81,18 +81,18 @@ pub static ROUTES: &[Route] = routes! {
     Get    "/api/v1/pop"                                                        ReadWrite pop::discovery,
     Post   "/api/v1/ack/batch"                                                  ReadWrite ack::batch,
     Post   "/api/v1/ack"                                                        ReadWrite ack::single,
-    Post   "/api/v1/lease/:leaseId/extend"                                      ReadWrite not_built,
+    Post   "/api/v1/lease/:leaseId/extend"                                      ReadWrite super::lease::extend,
     Post   "/api/v1/transaction"                                                ReadWrite not_built,
 
-    Post   "/api/v1/configure"                                                  ReadWrite not_built,
-    Get    "/api/v1/resources/queues"                                           ReadOnly  not_built,
-    Get    "/api/v1/resources/queues/:queue"                                    ReadOnly  not_built,
-    Get    "/api/v1/resources/queues/:queue/depth"                              ReadOnly  not_built,
-    Delete "/api/v1/resources/queues/:queue"                                    Admin     not_built,
-    Get    "/api/v1/resources/namespaces"                                       ReadOnly  not_built,
-    Get    "/api/v1/resources/tasks"                                            ReadOnly  not_built,
-    Get    "/api/v1/resources/partitions"                                       ReadOnly  not_built,
-    Get    "/api/v1/resources/overview"                                         ReadOnly  not_built,
+    Post   "/api/v1/configure"                                                  ReadWrite super::configure::configure,
+    Get    "/api/v1/resources/queues"                                           ReadOnly  super::resources::queues,
+    Get    "/api/v1/resources/queues/:queue"                                    ReadOnly  super::resources::queue,
+    Get    "/api/v1/resources/queues/:queue/depth"                              ReadOnly  super::resources::depth,
+    Delete "/api/v1/resources/queues/:queue"                                    Admin     super::resources::delete,
+    Get    "/api/v1/resources/namespaces"                                       ReadOnly  super::resources::namespaces,
+    Get    "/api/v1/resources/tasks"                                            ReadOnly  super::resources::tasks,
+    Get    "/api/v1/resources/partitions"                                       ReadOnly  super::resources::partitions,
+    Get    "/api/v1/resources/overview"                                         ReadOnly  super::resources::overview,
 
     Get    "/api/v1/messages"                                                   ReadOnly  not_built,
     Get    "/api/v1/messages/:partitionId/:transactionId"                       ReadOnly  not_built,
@@ -112,14 +112,16 @@ pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/fetch"                                                      ReadOnly  not_built,
     Post   "/api/v1/partitions/changed"                                         ReadOnly  not_built,
 
-    Get    "/api/v1/status"                                                     ReadOnly  not_built,
-    Get    "/api/v1/status/queues"                                              ReadOnly  not_built,
-    Get    "/api/v1/status/queues/:queue"                                       ReadOnly  not_built,
-    Get    "/health"                                                            Public    not_built,
-    Get    "/health/live"                                                       Public    not_built,
-    Get    "/metrics"                                                           Public    not_built,
-    Get    "/metrics/prometheus"                                                Public    not_built,
-    Get    "/status"                                                            ReadOnly  not_built,
+    Get    "/api/v1/status"                                                     ReadOnly  super::status::status,
+    Get    "/api/v1/status/buffers"                                             ReadOnly  super::status::buffers,
+    Get    "/api/v1/status/queues"                                              ReadOnly  super::status::queues,
+    Get    "/api/v1/status/queues/:queue"                                       ReadOnly  super::status::queue,
+    Get    "/health"                                                            Public    super::health::health,
+    Get    "/health/live"                                                       Public    super::health::live,
+    Get    "/metrics"                                                           Public    super::status::metrics,
+    Get    "/metrics/prometheus"                                                Public    super::status::prometheus,
+    Get    "/status"                                                            ReadOnly  super::status::alive,
+    Get    "/"                                                                  Public    super::health::front,
 };
 
 /// The line of a request and its parameters, or the answer when there is none.
@@ -327,7 +329,7 @@ mod tests {
         let pinned = "/api/v1/pop/queue/:queue/partition/:partition";
         let params: &[_] = &[("queue", "a"), ("partition", "0")];
         check(Method::Get, "/api/v1/pop/queue/a/partition/0", Ok((pinned, params)));
-        for path in ["/api/v1/pop/queue/", "/api/v1/pop/", "/api/v1/push/", "/api", "/", "/api/v1/pop/queue/a/b", "/x"] {
+        for path in ["/api/v1/pop/queue/", "/api/v1/pop/", "/api/v1/push/", "/api", "/api/v1/pop/queue/a/b", "/x"] {
             check(Method::Get, path, Err(Refusal::NoSuchRoute));
         }
         let long = format!("/api/v1/pop/queue/{}", "x".repeat(NAME_BYTES_MAX + 1));
@@ -355,7 +357,8 @@ mod tests {
     #[test]
     fn every_line_is_well_formed_and_reachable() {
         for route in ROUTES {
-            assert!(route.pattern.starts_with('/') && !route.pattern.ends_with('/'), "{}", route.pattern);
+            let shape = route.pattern.starts_with('/') && (route.pattern == "/" || !route.pattern.ends_with('/'));
+            assert!(shape, "{}", route.pattern);
             let path = route.pattern.replace(':', "x-");
             let (found, _) = find(route.method, &segments(&path)).unwrap();
             assert!(std::ptr::eq(found, route), "{} finds {}", route.pattern, found.pattern);

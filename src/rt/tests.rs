@@ -89,3 +89,34 @@ fn a_bell_rung_before_the_wait_is_heard() {
         .unwrap();
     }
 }
+
+/// What a container engine's default profile does: io_uring_setup is refused although the kernel has it.
+#[test]
+fn epoll_takes_over_where_rings_are_forbidden() {
+    std::thread::spawn(|| {
+        forbid_rings();
+        let runtime = build(Choice::Auto).unwrap();
+        assert_eq!(runtime.driver, Driver::Epoll);
+        assert!(runtime.why.contains("not permitted"), "{}", runtime.why);
+        assert!(build(Choice::Uring).is_err());
+    })
+    .join()
+    .unwrap();
+}
+
+/// For this thread only: a filter that answers EPERM to one system call and lets all others through.
+fn forbid_rings() {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0), // The call's number.
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the program outlives the call, which copies it.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}

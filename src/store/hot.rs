@@ -3,7 +3,7 @@
 use crate::store::failure::{Nature, judge};
 use crate::store::pack::pack;
 use crate::store::params::{Param, Utf8, blob, column, nullable, param};
-use crate::store::rows::{Columns, lease_left};
+use crate::store::rows::Columns;
 use bytes::Bytes;
 use queen_shards::command::Codec;
 use queen_shards::effect::{
@@ -29,7 +29,8 @@ pub(super) async fn run(
     client.query_typed(sql, params).await.map_err(|error| judge(&error, nature))
 }
 
-const APPEND: &str = "select * from queen.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+const APPEND: &str = "select * from queen.append(\
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
 
 /// Writes a fused push commit: every lane that still ends where the engine saw it end.
 ///
@@ -46,6 +47,7 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
         })
         .collect();
     let (l, s) = (lanes.len(), segments.len());
+    let spans = Spans::of(append, &stored)?;
     let rows = run(
         client,
         Nature::Writes,
@@ -54,12 +56,15 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
             param(&column(l, |i| lanes[i].partition.0)),
             param(&column(l, |i| lanes[i].expect.0)),
             param(&column(l, |i| lanes[i].count as i32)),
-            param(&column(s, |i| segments[i].lane as i32 + 1)),
+            param(&column(l, |i| spans.segments[i].0)),
+            param(&column(l, |i| spans.segments[i].1)),
             param(&column(s, |i| lanes[segments[i].lane as usize].expect.0 + 1 + segments[i].rel as i64)),
             param(&column(s, |i| segments[i].count as i32)),
             param(&column(s, |i| stored[i].0 as i16)),
             param(&column(s, |i| segments[i].flags as i16)),
             param(&column(s, |i| segments[i].frames.len() as i32)),
+            param(&column(s, |i| spans.keys_at[i])),
+            param(&column(s, |i| spans.body_at[i])),
             param(&column(s, |i| stored[i].1.len() as i32)),
             param(&blob(s, |i| &segments[i].keys[..])),
             param(&blob(s, |i| &stored[i].1[..])),
@@ -67,21 +72,23 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
     )
     .await?;
     let mut now = Stamp(0);
-    let mut outcomes = Vec::with_capacity(l);
+    let mut outcomes = Places::new(l);
     for row in &rows {
         let mut columns = Columns::of(row);
-        let state: i16 = columns.get()?;
+        let (ord, state): (i64, i32) = (columns.get()?, columns.get()?);
         let last = columns.offset()?;
         let created_at = columns.stamp_opt()?;
         now = columns.stamp()?;
-        outcomes.push(match (state, created_at) {
-            (0, Some(created_at)) => LaneOutcome::Appended { created_at },
-            (1, _) => LaneOutcome::Moved { last },
-            (2, _) => LaneOutcome::Busy,
-            _ => LaneOutcome::Gone,
-        });
+        outcomes.put(ord, || {
+            Ok(match (state, created_at) {
+                (0, Some(created_at)) => LaneOutcome::Appended { created_at },
+                (1, _) => LaneOutcome::Moved { last },
+                (2, _) => LaneOutcome::Busy,
+                _ => LaneOutcome::Gone,
+            })
+        })?;
     }
-    all_answered(outcomes.len(), l)?;
+    let outcomes = outcomes.all()?;
     for (segment, stored) in segments.iter().zip(&mut stored) {
         if !matches!(outcomes[segment.lane as usize], LaneOutcome::Appended { .. }) {
             stored.1 = Bytes::new();
@@ -154,38 +161,36 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove]) -> Result<MoveO
     )
     .await?;
     let mut now = Stamp(0);
-    let mut outcomes = Vec::with_capacity(n);
+    let mut outcomes = Places::new(n);
     for row in &rows {
-        let asked_at = {
-            let mut last = Columns::of(row);
-            last.skip(11);
-            last.stamp()?
-        };
-        now = asked_at;
+        let mut last = Columns::of(row);
+        last.skip(row.len() - 1);
+        now = last.stamp()?;
         let mut columns = Columns::of(row);
-        let state: i16 = columns.get()?;
-        outcomes.push(match state {
-            0 => {
-                let version = columns.get()?;
-                columns.skip(2);
-                let lease_left_us = lease_left(columns.stamp_opt()?, asked_at);
-                columns.skip(4);
-                let (last_offset, log_start) = (columns.offset()?, columns.offset()?);
-                CursorOutcome::Moved { version, lease_left_us, last_offset, log_start }
-            }
-            1 => match columns.cursor(asked_at)? {
-                Some(row) => {
-                    let (last_offset, log_start) = (columns.offset()?, columns.offset()?);
-                    CursorOutcome::Stale { row, last_offset, log_start }
-                }
-                None => CursorOutcome::Gone,
-            },
-            2 => CursorOutcome::Busy,
-            _ => CursorOutcome::Gone,
-        });
+        let (ord, state): (i64, i32) = (columns.get()?, columns.get()?);
+        outcomes.put(ord, || cursor_outcome(state, &mut columns, now))?;
     }
-    all_answered(outcomes.len(), n)?;
-    Ok(MoveOutcome { now, moves: outcomes })
+    Ok(MoveOutcome { now, moves: outcomes.all()? })
+}
+
+fn cursor_outcome(state: i32, columns: &mut Columns<'_>, now: Stamp) -> Result<CursorOutcome, StoreError> {
+    match state {
+        0 | 1 => {
+            let Some(row) = columns.cursor(now)? else { return Ok(CursorOutcome::Gone) };
+            let (last_offset, log_start) = (columns.offset()?, columns.offset()?);
+            Ok(match state {
+                0 => CursorOutcome::Moved {
+                    version: row.version,
+                    lease_left_us: row.lease_left_us,
+                    last_offset,
+                    log_start,
+                },
+                _ => CursorOutcome::Stale { row, last_offset, log_start },
+            })
+        }
+        2 => Ok(CursorOutcome::Busy),
+        _ => Ok(CursorOutcome::Gone),
+    }
 }
 
 /// Asks whether the store answers, and for its clock.
@@ -195,10 +200,61 @@ pub async fn ping(client: &Client) -> Result<Stamp, StoreError> {
     Columns::of(row).stamp()
 }
 
-/// One outcome per question; anything else would hand answers to the wrong slots.
-fn all_answered(outcomes: usize, asked: usize) -> Result<(), StoreError> {
-    match outcomes == asked {
-        true => Ok(()),
-        false => Err(StoreError::Unknown(format!("{outcomes} outcomes for {asked} questions"))),
+/// Where the parts of a commit are: of each lane its segments, first and last, of each segment its keys and its body
+/// in the blobs. All are 1-based.
+struct Spans {
+    segments: Vec<(i32, i32)>,
+    keys_at: Vec<i32>,
+    body_at: Vec<i32>,
+}
+
+impl Spans {
+    /// Refused when segments are not in lane order, or a blob is larger than PostgreSQL counts.
+    fn of(append: &Append, stored: &[(Codec, Bytes)]) -> Result<Spans, StoreError> {
+        let too_large = |_| StoreError::Refused("a commit of more than 2 GiB".into());
+        let mut spans = Spans { segments: Vec::new(), keys_at: Vec::new(), body_at: Vec::new() };
+        let (mut keys_at, mut body_at, mut next) = (1usize, 1usize, 0);
+        for lane in 0..append.lanes.len() {
+            let first = next;
+            while append.segments.get(next).is_some_and(|s| s.lane as usize == lane) {
+                spans.keys_at.push(i32::try_from(keys_at).map_err(too_large)?);
+                spans.body_at.push(i32::try_from(body_at).map_err(too_large)?);
+                keys_at += append.segments[next].keys.len();
+                body_at += stored[next].1.len();
+                next += 1;
+            }
+            spans.segments.push((first as i32 + 1, next as i32));
+        }
+        match next == append.segments.len() {
+            true => Ok(spans),
+            false => Err(StoreError::Refused("segments are not in lane order".into())),
+        }
+    }
+}
+
+/// One outcome per question, put where it belongs; the first one of a place counts.
+struct Places<T>(Vec<Option<T>>);
+
+impl<T> Places<T> {
+    fn new(n: usize) -> Places<T> {
+        Places(std::iter::repeat_with(|| None).take(n).collect())
+    }
+
+    fn put(&mut self, ord: i64, outcome: impl FnOnce() -> Result<T, StoreError>) -> Result<(), StoreError> {
+        let place = usize::try_from(ord - 1).ok().and_then(|at| self.0.get_mut(at));
+        let place = place.ok_or_else(|| StoreError::Unknown(format!("an outcome for place {ord}")))?;
+        if place.is_none() {
+            *place = Some(outcome()?);
+        }
+        Ok(())
+    }
+
+    fn all(self) -> Result<Vec<T>, StoreError> {
+        let n = self.0.len();
+        let all: Vec<T> = self.0.into_iter().flatten().collect();
+        match all.len() == n {
+            true => Ok(all),
+            false => Err(StoreError::Unknown(format!("{} outcomes for {n} questions", all.len()))),
+        }
     }
 }

@@ -12,3 +12,11 @@ pub mod rates;
 pub mod screen;
 
 pub use metrics::{Metrics, Op, ParkGuard, ShardMetrics};
+
+/// A warning about a periodic job, at most one of all jobs in 30 s. Source: operations 5.5.
+pub fn warning_every_30_s(target: &'static str, what: &str, error: &dyn std::fmt::Display) {
+    static GATE: log::Gate = log::Gate::new(30_000);
+    if let Some(suppressed) = GATE.pass() {
+        crate::warning!(target, what, error = error, suppressed = suppressed);
+    }
+}

@@ -1,1 +1,198 @@
-//! (to be written)
+//! How a pop meets a group: registration, and where cursors start. Source: data plane 4.4.
+
+use crate::support::*;
+use queen::store;
+use queen_shards::command::{QUEUE_MODE, Start};
+use queen_shards::effect::{Call, Contact, Reply};
+use queen_shards::ids::{Offset, PartitionId, Stamp, TenantId};
+
+/// Partitions with 10 messages each, in two segments, and the stamp of the second segment of the first.
+async fn backlog(db: &Db, names: &[&str]) -> (Vec<PartitionId>, Stamp) {
+    let ids: Vec<PartitionId> = db.provision("q", names).await.iter().map(|row| row.partition).collect();
+    let mut second = Stamp(0);
+    for (i, id) in ids.iter().enumerate() {
+        db.push(*id, -1, 5).await;
+        let stamp = db.push(*id, 4, 5).await;
+        if i == 0 {
+            second = stamp;
+        }
+    }
+    (ids, second)
+}
+
+#[test]
+fn a_registration_seeds_every_partition_by_its_mode() {
+    on_store(async |db| {
+        let (ids, second) = backlog(&db, &["a", "b"]).await;
+        // What retention took is not where a group starts.
+        db.sql(&format!("update queen.partitions set log_start = 5 where id = {}", ids[1].0)).await;
+        for (name, start, first, other) in [
+            ("all", Start::All, -1, 4),
+            ("new", Start::New, 9, 9),
+            ("at", Start::At(second), 4, 4),
+            ("just-after", Start::At(Stamp(second.0 + 1)), 9, 4),
+            ("ever", Start::At(Stamp(0)), -1, 4),
+            ("future", Start::At(Stamp(second.0 + 3_600_000_000)), 9, 9),
+        ] {
+            let group = db.open("q", name, Contact::Register(start)).await.unwrap();
+            assert!(group.registered);
+            assert_eq!(db.committed(group.group, ids[0]).await, Some(first), "{name}");
+            assert_eq!(db.committed(group.group, ids[1]).await, Some(other), "{name}");
+        }
+    });
+}
+
+#[test]
+fn the_record_is_fixed_by_the_first_contact() {
+    on_store(async |db| {
+        let (ids, _) = backlog(&db, &["a"]).await;
+        let first = db.open("q", "g", Contact::Register(Start::New)).await.unwrap();
+        let again = db.open("q", "g", Contact::Register(Start::All)).await.unwrap();
+        assert_eq!(first, again);
+        assert_eq!(db.committed(first.group, ids[0]).await, Some(9));
+        assert_eq!(db.number("select count(*) from queen.groups where mode = 'new'").await, 1);
+    });
+}
+
+#[test]
+fn a_wildcard_contact_makes_the_queue_and_a_pinned_one_makes_no_queue_and_no_record() {
+    on_store(async |db| {
+        assert_eq!(db.open("none", "g", Contact::Pinned).await, None);
+        assert_eq!(db.number("select count(*) from queen.queues").await, 0);
+        let made = db.open("q", "g", Contact::Register(Start::New)).await.unwrap();
+        let mode = db.open("q2", QUEUE_MODE, Contact::QueueMode).await.unwrap();
+        assert!(made.registered && !mode.registered);
+        let pinned = db.open("q", "h", Contact::Pinned).await.unwrap();
+        assert!(!pinned.registered);
+        assert_eq!(db.number("select count(*) from queen.groups where mode is not null").await, 1);
+        // A later wildcard pop registers what pinned pops met.
+        let later = db.open("q", "h", Contact::Register(Start::All)).await.unwrap();
+        assert_eq!((later.group, later.registered), (pinned.group, true));
+    });
+}
+
+#[test]
+fn a_new_group_gets_all_of_a_partition_born_after_its_registration() {
+    on_store(async |db| {
+        let (old, _) = backlog(&db, &["a"]).await;
+        let group = db.open("q", "g", Contact::Register(Start::New)).await.unwrap().group;
+        let young = db.provision("q", &["young"]).await[0].partition;
+        db.push(young, -1, 3).await;
+        // Whatever the clocks say: the message is stamped before the registration.
+        db.sql("update queen.segments set created_at = created_at - interval '1 day'").await;
+        let rows = db.seed(group, Start::All, &[young, old[0], PartitionId(1)]).await;
+        assert_eq!(rows[0].unwrap().row.committed, Offset(-1));
+        assert_eq!(rows[0].unwrap().last_offset, Offset(2));
+        assert_eq!(rows[1].unwrap().row.committed, Offset(9), "an existing cursor is never seeded again");
+        assert!(rows[2].is_none());
+    });
+}
+
+#[test]
+fn a_partition_met_later_starts_by_the_record() {
+    on_store(async |db| {
+        db.provision("q", &["a"]).await;
+        let all = db.open("q", "all", Contact::Register(Start::All)).await.unwrap().group;
+        let ahead = Stamp(store::ping(&db.client).await.unwrap().0 + 3_600_000_000);
+        let at = db.open("q", "at", Contact::Register(Start::At(ahead))).await.unwrap().group;
+        let young = db.provision("q", &["young"]).await[0].partition;
+        db.push(young, -1, 3).await;
+        let seeded = |rows: Vec<Option<queen_shards::effect::SeededCursor>>| rows[0].unwrap().row.committed;
+        assert_eq!(seeded(db.seed(all, Start::New, &[young]).await), Offset(-1));
+        assert_eq!(seeded(db.seed(at, Start::All, &[young]).await), Offset(2), "nothing is stored at the instant yet");
+    });
+}
+
+#[test]
+fn without_a_record_the_pop_says_where_to_start_and_queue_mode_is_always_from_the_oldest() {
+    on_store(async |db| {
+        let (ids, second) = backlog(&db, &["a"]).await;
+        for (name, start, at) in [
+            ("p1", Start::All, -1),
+            ("p2", Start::New, 9),
+            ("p3", Start::At(second), 4),
+            (QUEUE_MODE, Start::New, -1),
+        ] {
+            let group = db.open("q", name, Contact::Pinned).await.unwrap().group;
+            let row = db.seed(group, start, &ids).await[0].unwrap();
+            assert_eq!(row.row.committed, Offset(at), "{name}");
+            assert_eq!((row.row.retry_count, row.row.lease_left_us, row.row.batch_end), (0, 0, None));
+        }
+    });
+}
+
+/// Provisioning waits for a registration under way and comes after it: the partition is above its high water.
+#[test]
+fn no_partition_is_born_during_a_registration() {
+    on_store(async |db| {
+        db.provision("q", &["a"]).await;
+        let registrar = db.other().await;
+        registrar.batch_execute("begin").await.unwrap();
+        let ask = Call::OpenGroup {
+            tenant: TenantId::DEFAULT,
+            queue: "q".into(),
+            group: "g".into(),
+            contact: Contact::Register(Start::New),
+        };
+        let Reply::Group(Some(group)) = store::call(&registrar, &ask).await.unwrap() else { panic!() };
+        let other = db.other().await;
+        let provision = Call::Provision { lanes: vec![lane("q", "young")] };
+        let finish = async {
+            let waits = "select count(*) from pg_locks where not granted";
+            until("provisioning waits", async || db.number(waits).await == 1).await;
+            registrar.batch_execute("commit").await.unwrap();
+        };
+        let (made, ()) = futures_util::future::join(store::call(&other, &provision), finish).await;
+        let Ok(Reply::Lanes(rows)) = made else { panic!("{made:?}") };
+        let young = rows[0].unwrap().partition;
+        db.push(young, -1, 1).await;
+        assert_eq!(db.committed(group.group, young).await, None);
+        assert_eq!(db.seed(group.group, Start::New, &[young]).await[0].unwrap().row.committed, Offset(-1));
+    });
+}
+
+#[test]
+fn registrations_and_seeds_that_race_agree() {
+    on_store(async |db| {
+        let names: Vec<String> = (0..40).map(|i| format!("p{i}")).collect();
+        let rows = db.provision("q", &names.iter().map(|n| &**n).collect::<Vec<_>>()).await;
+        let ids: Vec<PartitionId> = rows.iter().map(|row| row.partition).collect();
+        let work = |reverse: bool| {
+            let (target, mut ids) = (db.target.clone(), ids.clone());
+            async move {
+                let client = connect(&target).await;
+                if reverse {
+                    ids.reverse();
+                }
+                for round in 0..20 {
+                    let name = format!("g{round}");
+                    let contact = if reverse { Contact::Pinned } else { Contact::Register(Start::All) };
+                    let ask = Call::OpenGroup {
+                        tenant: TenantId::DEFAULT,
+                        queue: "q".into(),
+                        group: name.as_str().into(),
+                        contact,
+                    };
+                    let Reply::Group(Some(row)) = store::call(&client, &ask).await.unwrap() else { panic!() };
+                    let seed = Call::SeedCursors { group: row.group, start: Start::All, partitions: ids.clone() };
+                    let Reply::Cursors { rows, .. } = store::call(&client, &seed).await.unwrap() else { panic!() };
+                    assert!(rows.iter().all(|row| row.is_some()));
+                }
+            }
+        };
+        futures_util::future::join3(work(false), work(true), work(false)).await;
+        assert_eq!(db.number("select count(*) from queen.cursors").await, 20 * 40);
+        assert_eq!(db.number("select count(*) from queen.groups where mode = 'all'").await, 20);
+    });
+}
+
+#[test]
+fn a_group_that_is_gone_gets_no_cursor() {
+    on_store(async |db| {
+        let (ids, _) = backlog(&db, &["a"]).await;
+        let group = db.open("q", "g", Contact::Pinned).await.unwrap().group;
+        db.sql("delete from queen.groups").await;
+        assert!(db.seed(group, Start::All, &ids).await[0].is_none());
+        assert_eq!(db.number("select count(*) from queen.cursors").await, 0);
+    });
+}

@@ -4,6 +4,7 @@ mod support;
 
 mod appends;
 mod connections;
+mod cost;
 mod cursors;
 mod embedded;
 mod groups;

@@ -1,1 +1,203 @@
-//! (to be written)
+//! The schema apply. Source: operations 7.6, 8.1, 8.4.
+
+use crate::support::*;
+use queen::store::{self, BootError, Target};
+use std::process::Command;
+
+fn refusal(result: Result<store::StoreFacts, BootError>) -> String {
+    match result {
+        Err(BootError::Unfit(text)) if !text.contains('\n') => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What `pg_dump` says about the schema, functions (their files are the truth) and comments left out.
+fn dump(database: &str) -> String {
+    let cluster = cluster();
+    let out = Command::new(cluster.bin_dir.join("pg_dump"))
+        .args(["--schema-only", "--no-owner", "--no-privileges", "-U", "queen", "-n", "queen", "-h"])
+        .arg(&cluster.socket_dir)
+        .arg(database)
+        .output()
+        .expect("run pg_dump");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = String::from_utf8(out.stdout).unwrap();
+    let blocks = text.split("\n--\n-- Name: ").skip(1).filter(|block| !block.contains("; Type: FUNCTION;"));
+    let mut kept = String::new();
+    for block in blocks {
+        let body = block.split_once("\n--\n").map_or("", |(_, body)| body);
+        let body = body.split("\n--\n-- PostgreSQL database dump complete").next().unwrap_or("");
+        let lines = body.lines().filter(|line| !line.starts_with("SET ") && !line.starts_with('\\'));
+        kept.push_str(lines.collect::<Vec<_>>().join("\n").trim());
+        kept.push_str("\n\n");
+    }
+    kept
+}
+
+fn name_of(target: &Target) -> String {
+    target.to_string().rsplit('/').next().unwrap().to_owned()
+}
+
+/// Compares with `migrations/schema.golden.sql`; run with QUEEN_WRITE_GOLDEN=1 to write it anew.
+#[test]
+fn applying_twice_gives_the_golden_schema_and_the_same_secret() {
+    on_store(async |db| {
+        let first = dump(&name_of(&db.target));
+        let again = store::boot(&db.target, true).await.unwrap();
+        assert_eq!(again.hash_secret, db.facts.hash_secret);
+        assert_ne!(again.hash_secret, [0; 16]);
+        assert_eq!(again.system_identifier, db.facts.system_identifier);
+        assert!(again.warnings.is_empty());
+        // As if nothing were recorded: everything runs again on what is there.
+        db.sql("delete from queen.migrations; delete from queen.functions").await;
+        assert_eq!(store::boot(&db.target, true).await.unwrap().hash_secret, db.facts.hash_secret);
+        assert_eq!(dump(&name_of(&db.target)), first);
+        let path = in_repository("migrations/schema.golden.sql");
+        if std::env::var_os("QUEEN_WRITE_GOLDEN").is_some() {
+            std::fs::write(&path, &first).unwrap();
+        }
+        let golden = std::fs::read_to_string(&path).unwrap();
+        assert!(golden == first, "the schema is not {}; QUEEN_WRITE_GOLDEN=1 writes it", path.display());
+    });
+}
+
+#[test]
+fn several_brokers_boot_at_once_on_an_empty_database() {
+    let target = empty_database("");
+    let boots: Vec<_> = (0..4)
+        .map(|_| {
+            let target = target.clone();
+            std::thread::spawn(move || run(async move { store::boot(&target, true).await.unwrap().hash_secret }))
+        })
+        .collect();
+    let secrets: Vec<[u8; 16]> = boots.into_iter().map(|boot| boot.join().unwrap()).collect();
+    assert!(secrets.iter().all(|secret| *secret == secrets[0]));
+}
+
+#[test]
+fn a_schema_that_is_up_to_date_takes_no_lock() {
+    on_store(async |db| {
+        let holder = db.other().await;
+        holder.batch_execute("select pg_advisory_lock(778120010)").await.unwrap();
+        queen::rt::timeout(PATIENCE, store::boot(&db.target, true)).await.expect("no wait").unwrap();
+        queen::rt::timeout(PATIENCE, store::boot(&db.target, false)).await.expect("no wait").unwrap();
+    });
+}
+
+#[test]
+fn an_apply_waits_for_the_session_lock_of_another_broker() {
+    let target = empty_database("");
+    run(async move {
+        let holder = connect(&target).await;
+        holder.batch_execute("select pg_advisory_lock(778120010)").await.unwrap();
+        let free = async {
+            queen::rt::sleep(std::time::Duration::from_millis(300)).await;
+            let made = holder.query_typed("select to_regnamespace('queen') is null", &[]).await.unwrap();
+            assert!(made[0].get::<_, bool>(0), "nothing is made without the lock");
+            holder.batch_execute("select pg_advisory_unlock(778120010)").await.unwrap();
+        };
+        let (done, ()) = futures_util::future::join(store::boot(&target, true), free).await;
+        done.unwrap();
+    });
+}
+
+#[test]
+fn a_statement_that_finds_no_lock_is_tried_again() {
+    on_store(async |db| {
+        db.sql("delete from queen.migrations").await;
+        let holder = db.other().await;
+        holder.batch_execute("begin; select from queen.segments").await.unwrap();
+        let free = async {
+            let waits = "select count(*) from pg_locks where not granted and database =
+                (select oid from pg_database where datname = current_database())";
+            // The first try waits, gives up, and the next one waits again.
+            for _ in 0..2 {
+                until("the apply waits", async || db.number(waits).await == 1).await;
+                until("the apply gives up", async || db.number(waits).await == 0).await;
+            }
+            holder.batch_execute("commit").await.unwrap();
+        };
+        let (done, ()) = futures_util::future::join(store::boot(&db.target, true), free).await;
+        done.unwrap();
+    });
+}
+
+#[test]
+fn changed_functions_are_applied_and_unchanged_ones_are_left_alone() {
+    on_store(async |db| {
+        let old = "update queen.functions set checksum = 'old' where name = 'scan'";
+        db.sql("drop function queen.scan").await;
+        db.sql(old).await;
+        let stamps = "select count(distinct applied_at) from queen.functions";
+        let before = db.number("select xmin::text::bigint from queen.functions where name = 'append'").await;
+        store::boot(&db.target, true).await.unwrap();
+        assert!(1 < db.number(stamps).await);
+        assert_eq!(db.number("select count(*) from pg_proc where proname = 'scan'").await, 1);
+        assert_eq!(db.number("select xmin::text::bigint from queen.functions where name = 'append'").await, before);
+    });
+}
+
+#[test]
+fn what_will_not_do_is_refused_in_one_line_and_left_as_it_is() {
+    let foreign = empty_database("");
+    run(async move {
+        connect(&foreign).await.batch_execute("create schema queen; create table queen.jobs (id int)").await.unwrap();
+        assert!(refusal(store::boot(&foreign, true).await).contains("did not make"));
+        let tables = connect(&foreign).await.query_typed("select count(*) from pg_class
+            where relnamespace = 'queen'::regnamespace", &[]).await.unwrap();
+        assert_eq!(tables[0].get::<_, i64>(0), 1);
+    });
+    on_store(async |db| {
+        db.sql("insert into queen.migrations (version, name) values (9999, 'from the future')").await;
+        let text = refusal(store::boot(&db.target, true).await);
+        assert!(text.contains("version 9999"), "{text}");
+    });
+    let latin = empty_database("encoding 'LATIN1' locale 'C' template template0");
+    run(async move {
+        let text = refusal(store::boot(&latin, true).await);
+        assert!(text.contains("LATIN1") && text.contains("encoding 'UTF8'"), "{text}");
+    });
+    let strict = empty_database("");
+    run(async move {
+        let sql = format!("alter database {} set default_transaction_isolation to 'serializable'", name_of(&strict));
+        connect(&strict).await.batch_execute(&sql).await.unwrap();
+        assert!(refusal(store::boot(&strict, true).await).contains("read committed"));
+    });
+    let bare = empty_database("");
+    run(async move {
+        assert!(refusal(store::boot(&bare, false).await).contains("QUEEN_APPLY_SCHEMA"));
+        // An empty schema that an operator made in advance is fine.
+        connect(&bare).await.batch_execute("create schema queen").await.unwrap();
+        store::boot(&bare, true).await.unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_is_away_or_read_only_is_waited_for() {
+    run(async {
+        let nowhere = Target::socket("/nonexistent".as_ref(), 5432, "queen", "postgres");
+        assert!(matches!(store::boot(&nowhere, true).await, Err(BootError::Wait(_))));
+    });
+    let standby = empty_database("");
+    run(async move {
+        let sql = format!("alter database {} set default_transaction_read_only to on", name_of(&standby));
+        connect(&standby).await.batch_execute(&sql).await.unwrap();
+        assert!(matches!(store::boot(&standby, true).await, Err(BootError::Wait(_))));
+    });
+}
+
+#[test]
+fn commits_are_synchronous_whatever_the_default() {
+    on_store(async |db| {
+        let p = db.provision("q", &["a"]).await[0].partition;
+        db.push(p, -1, 1).await;
+        for (default, inside) in [("off", "on"), ("local", "on"), ("remote_write", "on"), ("remote_apply", "remote_apply")] {
+            let last = db.number("select max(last_offset) from queen.partitions").await;
+            db.sql(&format!("set synchronous_commit = {default}; begin")).await;
+            db.push(p, last, 1).await;
+            let shown = db.client.query_typed("select current_setting('synchronous_commit')", &[]).await.unwrap();
+            assert_eq!(shown[0].get::<_, &str>(0), inside, "{default}");
+            db.sql("commit").await;
+        }
+    });
+}

@@ -243,9 +243,7 @@ impl Store {
         let mine = rows.filter(|(id, row)| {
             let cursor = self.cursors.get(&(**id, group));
             let next = cursor.map_or(Offset(0), |cursor| cursor.committed.plus(1)).max(row.log_start);
-            row.queue == queue
-                && owner_of_partition(**id, shards as usize) == shard as usize
-                && next <= row.last_offset
+            row.queue == queue && owner_of_partition(**id, shards as usize) == shard as usize && next <= row.last_offset
         });
         let read = mine.take(limit as usize).map(|(id, row)| ScanRow {
             partition: *id,
@@ -299,7 +297,7 @@ impl Store {
         let mut taken = 0;
         for row in &rows {
             let more = row.keys.len() as u64 / 16;
-            if taken > 0 && keys + more > limit {
+            if taken > 0 && keys + more > limit.min(self.keys_page) {
                 break;
             }
             (keys, taken) = (keys + more, taken + 1);

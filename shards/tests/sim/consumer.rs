@@ -32,8 +32,9 @@ struct Call {
     next: usize,
     claims: Vec<Claim>,
     deadline: u64,
-    /// It will be gone when the answer comes.
+    /// It will be gone when the next answer comes, or before it is woken.
     leaves: bool,
+    leaves_parked: bool,
     held_back: bool,
 }
 
@@ -101,7 +102,7 @@ impl Consumer {
         match &self.state {
             State::Idle if !self.healed => self.call(ctx),
             State::Parked { call, .. } => {
-                let (leaves, over) = (call.leaves, ctx.t >= call.deadline);
+                let (leaves, over) = (call.leaves_parked, ctx.t >= call.deadline);
                 let call = self.unpark(ctx);
                 if leaves {
                     ctx.cover.hit(Thing::LeftWhileParked);
@@ -156,11 +157,18 @@ impl Consumer {
             more: order.len() > 1,
             at_least: if !drains && rng.chance(60) { rng.range(2, 20) as u32 } else { 1 },
         };
-        let wait = if drains { u64::MAX / 2 } else if rng.chance(500) { rng.range(50_000, 3_000_000) } else { 0 };
-        let leaves = !drains && rng.chance(70);
+        let wait = if drains {
+            u64::MAX / 2
+        } else if rng.chance(500) {
+            rng.range(50_000, 3_000_000)
+        } else {
+            0
+        };
+        let (leaves, leaves_parked) = (!drains && rng.chance(40), !drains && rng.chance(100));
         let slot = Slot(0);
         let deadline = ctx.t + wait;
-        let call = Call { slot, pop, order, next: 0, claims: Vec::new(), deadline, leaves, held_back: false };
+        let call =
+            Call { slot, pop, order, next: 0, claims: Vec::new(), deadline, leaves, leaves_parked, held_back: false };
         self.ask(ctx, call);
     }
 
@@ -234,13 +242,12 @@ impl Consumer {
         let slot = ctx.shared.slot(self.home);
         ctx.cover.hit(Thing::Parked);
         for shard in &call.order {
-            let watch =
-                Watch { from: call.pop.from.clone(), group: call.pop.group.clone(), start: call.pop.start };
+            let watch = Watch { from: call.pop.from.clone(), group: call.pop.group.clone(), start: call.pop.start };
             ctx.send(*shard, slot, Command::Watch(watch));
         }
         self.tag += 1;
         let left = call.deadline - ctx.t;
-        let wait = if call.leaves { ctx.rng.below(left) } else { left.min(self.role.recheck_us) };
+        let wait = if call.leaves_parked { ctx.rng.below(left) } else { left.min(self.role.recheck_us) };
         ctx.timer(wait, self.tag);
         self.state = State::Parked { slot, call };
     }

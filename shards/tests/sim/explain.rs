@@ -7,7 +7,7 @@ use crate::coverage::Thing;
 use crate::ledger::{Grant, Moment, Note};
 use crate::oracle::{Ask, At, Oracle};
 use crate::store::Cursor;
-use queen_shards::command::{Pop, PopFrom};
+use queen_shards::command::{AckSet, Pop, PopFrom};
 use queen_shards::effect::{CursorMove, CursorOutcome, CursorTo, DeadLetter, LeaseTo, Options};
 use queen_shards::ids::{GroupId, LeaseId, Offset, PartitionId, Stamp};
 
@@ -27,6 +27,9 @@ pub struct Fate {
     /// No other explanation of the move does without this set.
     pub sure: bool,
 }
+
+/// Operations of one move at most. An engine that fuses several of one cursor into a move is understood as well.
+const DEPTH_MAX: usize = 4;
 
 /// A way to get from one state to another.
 type Path = Vec<(Candidate, Option<Judged>)>;
@@ -122,11 +125,15 @@ impl Oracle {
 
     fn explain(&mut self, case: &Case, group: GroupId) {
         let mut found: Vec<Path> = Vec::new();
-        self.search(case, case.before, None, &mut Vec::new(), &mut found);
+        for depth in 0..=DEPTH_MAX {
+            self.search(case, depth, case.before, None, &mut Vec::new(), &mut found);
+            if !found.is_empty() {
+                break;
+            }
+        }
         if found.is_empty() {
-            let overlaps = case.before.live(case.now.stamp)
-                && case.after.lease.is_some()
-                && case.after.lease != case.before.lease;
+            let overlaps =
+                case.before.live(case.now.stamp) && case.after.lease.is_some() && case.after.lease != case.before.lease;
             let what = if overlaps { "C7: two leases overlap" } else { "a cursor move that nothing explains" };
             let asks: Vec<String> = case.candidates.iter().map(|candidate| self.describe(candidate)).collect();
             let text = format!(
@@ -140,8 +147,8 @@ impl Oracle {
         if let Some((Candidate::Pop(index), _)) = found[0].last() {
             self.grant(case, group, *index);
         }
-        if case.letter.is_some() {
-            self.letters.push((case.id, group));
+        if let Some(letter) = case.letter {
+            self.letters.push((case.id, group, letter.offset));
         }
     }
 
@@ -162,16 +169,18 @@ impl Oracle {
         }
     }
 
-    /// Depth first over orders of candidates; there are seldom more than three.
+    /// Orders of up to `depth` candidates that lead from `state` to the state after the move; the shortest tell the
+    /// story. An ack set moves a cursor once.
     fn search(
         &self,
         case: &Case,
+        depth: usize,
         state: Cursor,
         letter: Option<&crate::ack_model::Letter>,
         path: &mut Path,
         found: &mut Vec<Path>,
     ) {
-        const PATHS_MAX: usize = 8;
+        const PATHS_MAX: usize = 24;
         if found.len() >= PATHS_MAX {
             return;
         }
@@ -179,17 +188,23 @@ impl Oracle {
             found.push(path.clone());
             return;
         }
+        let part = &self.ledger.parts[&case.id];
+        if path.is_empty() && state.batch_end.is_some_and(|end| end < part.log_start) {
+            // Retention took all that was granted before it was delivered: the broker gives it back itself.
+            found.extend(given_back(&state, &case.after).filter(|next| same(next, &case.after)).map(|_| Vec::new()));
+        }
         for candidate in case.candidates {
-            if path.iter().any(|(used, _)| used == candidate) || path.len() > 3 {
+            if path.iter().any(|(used, _)| used == candidate) || path.len() >= depth {
                 continue;
             }
             match *candidate {
+                Candidate::Ack(index, set) if self.asks[index].fates[set].iter().any(|fate| fate.sure) => {}
                 Candidate::Ack(index, set) => {
                     for judged in self.judgements(index, set, case, &state) {
                         let Some(next) = judged.next else { continue };
                         let letter = judged.letter.clone().or(letter.cloned());
                         path.push((*candidate, Some(judged)));
-                        self.search(case, next, letter.as_ref(), path, found);
+                        self.search(case, depth, next, letter.as_ref(), path, found);
                         path.pop();
                     }
                 }
@@ -198,7 +213,7 @@ impl Oracle {
                     if *lease == state.lease {
                         if let Some(next) = given_back(&state, &case.after) {
                             path.push((*candidate, None));
-                            self.search(case, next, letter, path, found);
+                            self.search(case, depth, next, letter, path, found);
                             path.pop();
                         }
                     }
@@ -225,12 +240,38 @@ impl Oracle {
             for forgotten in either(Offset(0), part.forgotten) {
                 for unreadable in either(Offset(0), part.log_start) {
                     let live = state.live(case.now.stamp);
-                    let assume = Assume { live, last_offset: part.last_offset(), forgotten, unreadable };
-                    all.push(judge(state, part, &sets[set], &options, assume));
+                    for last_offset in self.log_ends(case.id, &sets[set], since) {
+                        let unsure = self.nearly_over(state, case.now.stamp);
+                        let assume = Assume { live, unsure, last_offset, forgotten, unreadable };
+                        let judged = judge(state, part, &sets[set], &options, assume);
+                        if !all.contains(&judged) {
+                            all.push(judged);
+                        }
+                    }
                 }
             }
         }
         all
+    }
+
+    /// Whether the lease of a state ends about now.
+    pub fn nearly_over(&self, state: &Cursor, now: Stamp) -> bool {
+        state.lease.is_some() && (state.expires.0 - now.0).abs() <= self.slack_us + self.stale_us
+    }
+
+    /// Where the log may have ended, as far as a broker can know that judges a set since `since`. It only matters to
+    /// acks without a lease. Commits that nobody was told of yet may be seen or not; of others' writes a broker hears
+    /// when it does.
+    pub fn log_ends(&self, id: PartitionId, set: &AckSet, since: u64) -> Vec<Offset> {
+        let part = &self.ledger.parts[&id];
+        let mut ends = vec![part.last_offset()];
+        if set.lease.is_none() {
+            const ENDS_MAX: usize = 40;
+            let least = if self.solo { part.answered_before(since) } else { Offset::NONE };
+            let segments = part.segments.iter().rev().map(|segment| segment.base.plus(segment.count as i64 - 1));
+            ends.extend(segments.skip(1).take_while(|end| *end >= least).take(ENDS_MAX));
+        }
+        ends
     }
 
     pub fn options(&self, id: PartitionId, from: u64, to: u64) -> Vec<Options> {
@@ -253,10 +294,16 @@ impl Oracle {
     }
 
     /// Whether a pop may take this cursor from `state` to the move's state. Source: data plane 4.3, 4.8, 4.9.
+    ///
+    /// Where retention is quicker than the broker, a claim starts below `log_start`; its delivery does not.
     fn delivers(&self, case: &Case, index: usize, pop: &Pop, state: &Cursor) -> bool {
         let (now, after) = (case.now, &case.after);
         let part = &self.ledger.parts[&case.id];
-        let start = state.committed.plus(1).max(part.log_start);
+        let lowest = state.committed.plus(1);
+        let start = if pop.auto_ack { lowest } else { after.attempt_start.unwrap_or(lowest) };
+        if start < lowest || start > lowest.max(part.log_start) {
+            return false;
+        }
         let since = self.asks[index].delivered.expect("delivered").t;
         let options = self.options(case.id, since, now.t);
         if state.live(now.stamp) {
@@ -287,8 +334,9 @@ impl Oracle {
             }
         };
         let count = end.0 - start.0 + 1;
+        let shown = end.0 - start.max(part.log_start).0 + 1;
         count >= 1
-            && count <= pop.batch as i64
+            && (if pop.auto_ack { shown } else { count }) <= pop.batch as i64
             && end <= part.last_offset()
             && options.iter().any(|options| self.visible(case, start, end, options))
     }
@@ -330,7 +378,10 @@ impl Oracle {
         let Ask::Pop(pop) = &self.asks[index].ask else { unreachable!() };
         let auto = pop.auto_ack;
         let part = &self.ledger.parts[&case.id];
-        let start = case.before.committed.plus(1).max(part.log_start);
+        let start = match case.after.attempt_start {
+            Some(start) if !auto => start,
+            _ => case.before.committed.plus(1),
+        };
         let end = if auto { case.after.committed } else { case.after.batch_end.expect("checked") };
         let lease = (!auto).then_some(case.after.lease);
         let attempt = if auto { 1 } else { case.after.attempt_count };

@@ -149,13 +149,19 @@ impl Oracle {
                 continue;
             }
             let still = track.past.last().is_none_or(|(until, _)| *until < began.t);
-            let free = !track.row.lease.is_some() || self.surely_after(track.row.expires, began.stamp);
+            // A broker reckons the end of a lease it has read of from the receipt.
+            let over = queen_shards::ids::Stamp(track.row.expires.0 + self.stale_us);
+            let free = !track.row.lease.is_some() || self.surely_after(over, began.stamp);
             let first = part.messages[start.0 as usize].created_at;
             let shown = queue.possible(began.t, now.t).all(|options| {
                 let wait = options.delay_secs.max(options.window_secs) as i64 * 1_000_000;
                 self.surely_after(queen_shards::ids::Stamp(first.0 + wait + self.stale_us), began.stamp)
                     || (wait == 0 && first < began.stamp)
             });
+            if free && !shown {
+                let delayed = queue.possible(began.t, now.t).any(|options| options.delay_secs > 0);
+                self.cover.hit(if delayed { Thing::HeldByDelay } else { Thing::HeldByWindow });
+            }
             if still && free && shown {
                 let what = format!("{start} is there for {group:?} since before it was asked for: {pop:?}");
                 self.fail(Some(*id), &what);

@@ -5,11 +5,11 @@ use crate::coverage::Thing;
 use crate::frame;
 use crate::ledger::{Moment, Note, WrittenSegment};
 use crate::oracle::{Ask, At, Oracle, SentDraft};
+use bytes::Bytes;
 use queen_shards::command::DraftVerdict;
 use queen_shards::effect::{Append, AppendOutcome, LaneOutcome, key_at};
 use queen_shards::ids::{Offset, PartitionId};
 use queen_shards::limits::{COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX};
-use bytes::Bytes;
 
 impl Oracle {
     /// The form of a fused commit: lanes in ascending order and once each, segments in lane and offset order.
@@ -105,8 +105,11 @@ impl Oracle {
             if segment.broker.is_some() {
                 self.check_origin(id, one.id, offset, bytes, key);
             }
-            self.check_window(now, emitted, id, key, segment.created_at, offset);
-            rows.push((one.id, key, len as u32));
+            // The options in force when it came, or any later ones.
+            let pushed = self.pushed.get(&one.id).and_then(|pushed| self.asks[pushed.ask].delivered);
+            let since = pushed.map_or(emitted, |pushed| pushed.t);
+            self.check_window(now, since, id, key, segment.created_at, offset);
+            rows.push((one.id, key));
             at += len;
         }
         self.must(flags == segment.flags, id, "a segment's flags are not those of its frames");
@@ -152,7 +155,7 @@ impl Oracle {
     fn check_window(
         &mut self,
         now: Moment,
-        emitted: u64,
+        since: u64,
         id: PartitionId,
         key: queen_shards::ids::Key,
         created_at: queen_shards::ids::Stamp,
@@ -161,7 +164,7 @@ impl Oracle {
         let part = &self.ledger.parts[&id];
         let Some(before) = part.offsets.get(&key).and_then(|offsets| offsets.last()) else { return };
         let age = created_at.0 - part.messages[before.0 as usize].created_at.0;
-        let options = self.ledger.queues[&part.queue].possible(emitted, now.t);
+        let options = self.ledger.queues[&part.queue].possible(since, now.t);
         let window = options.map(|options| options.dedup_secs as i64 * 1_000_000).min().unwrap_or(0);
         // What retention's evidence clock has let go is free, whatever the window says now.
         let known = *before >= part.forgotten;
@@ -189,7 +192,8 @@ impl Oracle {
                 DraftVerdict::Failed => {
                     self.hit(Thing::PushFailed);
                     let (at, since) = (self.asks[index].at, self.asks[index].delivered.expect("delivered").t);
-                    let fair = draft.poison || self.disturbed(at, since) || self.poisoned(&draft.queue, &draft.partition);
+                    let fair =
+                        draft.poison || self.disturbed(at, since) || self.poisoned(&draft.queue, &draft.partition);
                     if !fair {
                         let id = self.ledger.named.get(&(draft.queue.clone(), draft.partition.clone()));
                         self.fail(id.and_then(|ids| ids.last().copied()), "a push failed without a fault");
@@ -251,9 +255,8 @@ impl Oracle {
                 return Err((Some(id), format!("offset {base} for a push sent after {floor} was answered")));
             }
         }
-        let began = self.asks[index].delivered.expect("delivered");
         for duplicate in duplicates {
-            self.judge_duplicate(now, began, id, draft, duplicate).map_err(|what| (Some(id), what))?;
+            self.judge_duplicate(now, index, id, draft, duplicate).map_err(|what| (Some(id), what))?;
         }
         self.cover.hit(if fresh.is_empty() { Thing::Duplicates } else { Thing::Stored });
         if !fresh.is_empty() {
@@ -273,11 +276,13 @@ impl Oracle {
     fn judge_duplicate(
         &mut self,
         now: Moment,
-        began: Moment,
+        index: usize,
         id: PartitionId,
         draft: &SentDraft,
         duplicate: &queen_shards::command::Duplicate,
     ) -> Result<(), String> {
+        let began = self.asks[index].delivered.expect("delivered");
+        let disturbed = self.disturbed(self.asks[index].at, began.t);
         let part = &self.ledger.parts[&id];
         let queue = &self.ledger.queues[&part.queue];
         let windows = || queue.possible(began.t, now.t).map(|options| options.dedup_secs as i64 * 1_000_000);
@@ -287,10 +292,10 @@ impl Oracle {
         if age > longest + self.stale_us + self.slack_us {
             return Err(format!("duplicate of {}, which is {age} us old: the key is free", duplicate.offset));
         }
-        match duplicate.id {
+        match duplicate.id.filter(|id| id.0 != 0) {
             Some(id) if id != original.id => return Err("a duplicate names another message".into()),
             Some(_) => {}
-            None if duplicate.offset >= part.log_start => {
+            None if duplicate.offset >= part.log_start && part.alive && !disturbed => {
                 return Err(format!("the text of {} is there, and its duplicate has no id", duplicate.offset));
             }
             None => self.cover.hit(Thing::DuplicateWithoutText),

@@ -45,6 +45,7 @@ impl World {
             4 => self.jump_clock(),
             5 if self.rng.chance(150) => {
                 let broker = self.rng.index(self.plan.brokers.len());
+                self.oracle.hit(Thing::Restart);
                 self.restart(broker);
             }
             6 => self.write_abroad(),

@@ -10,10 +10,10 @@ use crate::explain::Candidate;
 use crate::frame;
 use crate::ledger::{Ledger, Moment, Note};
 use crate::store::{Planted, Store};
+use bytes::Bytes;
 use queen_shards::command::{AckSet, Command, Pop, PopFrom, QUEUE_MODE, Verdict};
 use queen_shards::effect::{Append, CursorMove};
 use queen_shards::ids::{CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, Slot, Stamp};
-use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -62,6 +62,8 @@ pub struct Pushed {
     pub from: usize,
     pub to: usize,
     pub written: Option<(PartitionId, Offset)>,
+    /// Index of the command.
+    pub ask: usize,
 }
 
 #[derive(Default)]
@@ -92,11 +94,14 @@ pub struct Oracle {
     pub movers: Vec<usize>,
     pub pushed: HashMap<MessageId, Pushed>,
     pub watches: BTreeSet<(At, Slot)>,
+    /// Watches that ended in the turn under way: what happened before them in the turn may still wake them.
+    pub leaving: Vec<(At, Slot)>,
     /// When a shard last met a fault, or a locked row.
     pub faults: BTreeMap<At, u64>,
     /// Shards of each broker.
     pub shards_of: Vec<usize>,
-    pub letters: Vec<(PartitionId, GroupId)>,
+    /// Dead letters that moves have promised.
+    pub letters: Vec<(PartitionId, GroupId, Offset)>,
     pub healed: Option<u64>,
     flying: BTreeMap<At, Flying>,
     pub verbose: bool,
@@ -118,6 +123,7 @@ impl Oracle {
             movers: Vec::new(),
             pushed: HashMap::new(),
             watches: BTreeSet::new(),
+            leaving: Vec::new(),
             faults: BTreeMap::new(),
             shards_of: Vec::new(),
             letters: Vec::new(),
@@ -179,7 +185,9 @@ impl Oracle {
                 return;
             }
             Command::Unwatch => {
-                self.watches.remove(&(at, slot));
+                if self.watches.remove(&(at, slot)) {
+                    self.leaving.push((at, slot));
+                }
                 return;
             }
             _ => {}
@@ -253,7 +261,10 @@ impl Oracle {
 
     /// A watch fires: exactly once, and only while it is there.
     pub fn woke(&mut self, at: At, slot: Slot) {
-        if !self.watches.remove(&(at, slot)) {
+        let left = self.leaving.iter().position(|watch| *watch == (at, slot));
+        if let Some(left) = left {
+            self.leaving.remove(left);
+        } else if !self.watches.remove(&(at, slot)) {
             self.fail(None, &format!("{at:?} wakes slot {slot:?}, which does not watch"));
         }
     }
@@ -335,11 +346,13 @@ impl Oracle {
             let same = store.cursors.get(&(*id, *group)) == Some(&track.row);
             self.must(same, *id, "a cursor row is not what its moves made it");
         }
-        let alive = |id: &PartitionId| store.partitions.contains_key(id);
-        let letters = self.letters.iter().filter(|(id, _)| alive(id)).count();
-        if letters != store.dead.len() {
-            let lost = self.letters.iter().find(|(id, _)| alive(id)).map(|(id, _)| *id);
-            self.fail(lost, &format!("{letters} dead letters were promised, {} are filed", store.dead.len()));
+        let mut promised = self.letters.clone();
+        promised.retain(|(id, _, _)| store.partitions.contains_key(id));
+        let mut filed: Vec<_> = store.dead.iter().map(|row| (row.partition, row.group, row.letter.offset)).collect();
+        (promised.sort_unstable(), filed.sort_unstable());
+        if promised != filed {
+            let lost = promised.iter().find(|letter| !filed.contains(letter)).map(|letter| letter.0);
+            self.fail(lost, &format!("dead letters promised {promised:?}, filed {filed:?}"));
         }
     }
 
@@ -380,6 +393,7 @@ impl Oracle {
                     from: at,
                     to: at + len,
                     written: None,
+                    ask: self.asks.len(),
                 };
                 self.pushed.insert(one.id, pushed);
                 ids.push(one.id);

@@ -166,6 +166,8 @@ pub struct Store {
     pub planted: Option<Planted>,
     /// Rows found locked, per mille.
     pub busy: u32,
+    /// Keys in one answer at most, whatever is asked for: pages are there to be met.
+    pub keys_page: u64,
     pub numbers: Numbers,
 }
 

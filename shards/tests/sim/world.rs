@@ -86,6 +86,7 @@ pub struct World {
     /// When the last command of a client to a shard arrives: the next one does not overtake it.
     sent: BTreeMap<(usize, usize), u64>,
     outage_until: u64,
+    window_bytes: BTreeMap<At, usize>,
     inbox: Vec<Event>,
     effects: Vec<Effect>,
     /// Changes of options that not all shards have heard of: slots that are open, queue, version.
@@ -106,9 +107,11 @@ impl World {
         oracle.shards_of = plan.brokers.clone();
         oracle.window_batch = plan.window_batch;
         oracle.verbose = verbose;
-        oracle.slack_us = 2_000 + if plan.faults.jumps { 300_000 } else { 0 } + if plan.drift != 0 { 60_000 } else { 0 };
+        oracle.slack_us =
+            2_000 + if plan.faults.jumps { 300_000 } else { 0 } + if plan.drift != 0 { 60_000 } else { 0 };
         oracle.stale_us = 3 * plan.latency.1 as i64 + if plan.faults.late > 0 { plan.late_us as i64 * 2 } else { 0 };
-        let store = Store { planted: Some(planted), busy: plan.faults.busy, ..Store::default() };
+        let keys_page = if rng.chance(250) { 12 } else { u64::MAX };
+        let store = Store { planted: Some(planted), busy: plan.faults.busy, keys_page, ..Store::default() };
         let shared = Shared::new(plan.queues.len());
         let mut world = World {
             rng,
@@ -127,6 +130,7 @@ impl World {
             owner: BTreeMap::new(),
             sent: BTreeMap::new(),
             outage_until: 0,
+            window_bytes: BTreeMap::new(),
             inbox: Vec::new(),
             effects: Vec::new(),
             pending_changes: Vec::new(),
@@ -214,15 +218,13 @@ impl World {
 
     /// The broker dies and comes back, knowing nothing.
     pub(crate) fn restart(&mut self, broker: usize) {
-        self.oracle.hit(Thing::Restart);
         self.oracle.restarted(broker);
         self.start(broker);
         for client in 0..self.clients.len() {
             if self.clients[client].1.broker == broker {
                 // Answers that were under way to it are lost as well.
                 self.due.retain(|_, due| !is_answer(due, client));
-                let after = self.rng.range(1_000, 50_000);
-                self.later(after, Due::Client { client, input: Input::Reset });
+                self.act(client, Input::Reset);
             }
         }
     }
@@ -346,9 +348,11 @@ impl World {
         let engine = &mut self.brokers[broker].shards[shard];
         engine.turn(now, &mut inbox, &mut effects);
         let deadline = engine.deadline();
+        self.watch_bounds(at);
         for effect in effects.drain(..) {
             self.perform(at, effect);
         }
+        self.oracle.leaving.clear();
         (self.inbox, self.effects) = (inbox, effects);
         if let Some(wanted) = deadline
             && self.brokers[broker].armed[shard].is_none_or(|armed| wanted < armed)
@@ -358,6 +362,34 @@ impl World {
             let epoch = self.brokers[broker].epoch;
             self.later(when - self.t, Due::Turn { at, epoch });
         }
+    }
+
+    /// Memory keeps its bounds after every turn.
+    fn watch_bounds(&mut self, at: At) {
+        let sizes = self.brokers[at.0].shards[at.1].sizes();
+        let (window, tail, _) = self.plan.memory;
+        if sizes.tail_bytes > tail {
+            self.oracle.fail(None, &format!("tails of {at:?} are over their bound: {sizes:?}"));
+        }
+        let before = self.window_bytes.insert(at, sizes.window_bytes).unwrap_or(0);
+        if before > window && sizes.window_bytes < before {
+            self.oracle.hit(Thing::WindowEvicted);
+        }
+    }
+
+    /// When all is done, no engine holds anything for anybody.
+    pub fn finish(&mut self) {
+        for (b, broker) in self.brokers.iter().enumerate() {
+            for (s, shard) in broker.shards.iter().enumerate() {
+                let sizes = shard.sizes();
+                let waiting =
+                    [sizes.waiting_drafts, sizes.waiting_pops, sizes.waiting_acks, sizes.watches, sizes.calls];
+                if waiting != [0; 5] {
+                    self.oracle.fail(None, &format!("shard {:?} still holds something: {sizes:?}", (b, s)));
+                }
+            }
+        }
+        self.oracle.finish(&self.store);
     }
 
     fn perform(&mut self, at: At, effect: Effect) {
@@ -434,7 +466,8 @@ impl World {
         let given_up = there + back + self.rng.range(0, 20_000);
         let executes = match self.rng.below(4) {
             0 => None,
-            1 => Some(given_up + self.rng.range(1, 1_500_000)),
+            // What is done after it was given up, nobody is told: as if another broker had done it.
+            1 if !self.oracle.solo => Some(given_up + self.rng.range(1, 1_500_000)),
             _ => Some(there),
         };
         self.oracle.hit(match executes {
@@ -588,6 +621,11 @@ impl World {
         }
     }
 
+    /// Whether some store call is still on its way, though its answer may have been given up.
+    pub fn store_busy(&self) -> bool {
+        !self.tickets.is_empty()
+    }
+
     pub fn clients_idle(&self) -> bool {
         self.clients.iter().all(|(client, _)| match client {
             Client::Producer(producer) => producer.idle(),
@@ -597,8 +635,11 @@ impl World {
 
     /// Consumers that take everything there is, in every group the store knows.
     pub fn send_drainers(&mut self) {
-        let patient = self.plan.solo() && self.plan.faults.unknown == 0;
-        let recheck_us = if patient { u64::MAX / 4 } else { 1_000_000 };
+        // One broker hears of nothing that others wrote before it looks: a new one looks first.
+        if !self.oracle.solo {
+            (0..self.brokers.len()).for_each(|broker| self.restart(broker));
+        }
+        let drained_by = self.home();
         let mut roles = Vec::new();
         for (id, group) in &self.store.groups {
             let queue = self.store.queues[&group.queue].name.clone();
@@ -608,7 +649,7 @@ impl World {
                 group: group.name.clone(),
                 start: queen_shards::command::Start::All,
                 drains: true,
-                recheck_us,
+                recheck_us: u64::MAX / 4,
             };
             if group.mode.is_some() || &*group.name == queen_shards::command::QUEUE_MODE {
                 roles.push(role(None));
@@ -618,8 +659,7 @@ impl World {
             }
         }
         for role in roles {
-            let home = self.home();
-            self.join(Client::Consumer(Consumer::new(home, role)), home);
+            self.join(Client::Consumer(Consumer::new(drained_by, role)), drained_by);
         }
     }
 

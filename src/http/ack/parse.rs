@@ -2,7 +2,7 @@
 
 use super::Form;
 use crate::http::json::{JsonError, Scanner, Text};
-use crate::http::push::parse::NAME_MAX;
+use crate::limits::NAME_BYTES_MAX;
 use queen_shards::command::Disposition;
 use std::borrow::Cow;
 
@@ -35,8 +35,8 @@ pub fn parse(body: &[u8], form: Form) -> Result<Acks<'_>, String> {
     };
     let acks = read.map_err(|error| format!("bad body: {}", error.describe(body)))?;
     let group = acks.group.as_deref().unwrap_or("");
-    if group.len() > NAME_MAX {
-        return Err(format!("consumerGroup exceeds the {NAME_MAX}-byte limit"));
+    if group.len() > NAME_BYTES_MAX {
+        return Err(format!("consumerGroup exceeds the {NAME_BYTES_MAX}-byte limit"));
     }
     if group.bytes().any(|byte| byte < 0x20) {
         return Err("control characters are not allowed in consumerGroup".into());

@@ -120,23 +120,15 @@ fn hex_unit(text: &str) -> Option<u16> {
 }
 
 /// Position of the first byte from `at` on that ends a plain run of a JSON string: a quote, a backslash, a control
-/// character; the length when there is none. Eight bytes at a time.
+/// character; the length when there is none. Sixteen bytes at a time.
 #[inline]
 pub fn next_special(bytes: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = u64::MAX / 255;
-    const HIGHS: u64 = ONES << 7;
-    // The lowest high bit set is exact in each of the three; borrows only disturb bytes above it.
-    let has_zero = |word: u64| word.wrapping_sub(ONES) & !word;
-    while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*chunk);
-        let quotes = has_zero(word ^ (ONES * b'"' as u64));
-        let backslashes = has_zero(word ^ (ONES * b'\\' as u64));
-        let controls = word.wrapping_sub(ONES * 0x20) & !word;
-        let found = (quotes | backslashes | controls) & HIGHS;
+    while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<16>()) {
+        let found = specials(chunk);
         if found != 0 {
-            return at + (found.trailing_zeros() / 8) as usize;
+            return at + found.trailing_zeros() as usize;
         }
-        at += 8;
+        at += 16;
     }
     while let Some(byte) = bytes.get(at) {
         if matches!(byte, b'"' | b'\\' | ..0x20) {
@@ -145,6 +137,38 @@ pub fn next_special(bytes: &[u8], mut at: usize) -> usize {
         at += 1;
     }
     at
+}
+
+/// Bit `i` is set where byte `i` ends a plain run.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn specials(chunk: &[u8; 16]) -> u32 {
+    use std::arch::x86_64::*;
+    // SAFETY: SSE2 is part of x86-64, and the load reads exactly the sixteen bytes of `chunk`, aligned or not.
+    unsafe {
+        let bytes = _mm_loadu_si128(chunk.as_ptr().cast());
+        let quotes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(b'"' as i8));
+        let backslashes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(b'\\' as i8));
+        let controls = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1f)), bytes);
+        _mm_movemask_epi8(_mm_or_si128(_mm_or_si128(quotes, backslashes), controls)) as u32
+    }
+}
+
+/// Bit `i` is set where byte `i` ends a plain run; above the lowest such bit others may be set as well.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn specials(chunk: &[u8; 16]) -> u32 {
+    const ONES: u128 = u128::MAX / 255;
+    // The lowest high bit set is exact in each of the three; borrows only disturb bytes above it.
+    let has_zero = |word: u128| word.wrapping_sub(ONES) & !word;
+    let word = u128::from_le_bytes(*chunk);
+    let quotes = has_zero(word ^ (ONES * b'"' as u128));
+    let backslashes = has_zero(word ^ (ONES * b'\\' as u128));
+    let controls = word.wrapping_sub(ONES * 0x20) & !word;
+    match (quotes | backslashes | controls) & (ONES << 7) {
+        0 => 0,
+        found => 1 << (found.trailing_zeros() / 8),
+    }
 }
 
 /// See the module.
@@ -323,6 +347,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
+    #[inline]
     fn open(&mut self, open: u8) -> Result<()> {
         if self.depth == JSON_DEPTH_MAX {
             return Err(self.error("nested too deep (1024 levels at most)"));
@@ -338,6 +363,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
+    #[inline]
     fn in_object(&self) -> bool {
         let inner = self.depth - 1;
         self.nest[inner / 64] >> (inner % 64) & 1 == 1

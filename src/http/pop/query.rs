@@ -1,5 +1,6 @@
 //! The query string of a pop, read strictly: what does not parse refuses the request before any work.
 
+use crate::http::query::percent_decode;
 use std::borrow::Cow;
 
 /// Parameters as sent; `None` = absent. Source: data plane 4.1.
@@ -80,30 +81,12 @@ fn boolean(name: &str, text: &str) -> Result<bool, String> {
     }
 }
 
-/// Percent-decodes a form value; a `%` without two digits stands for itself. `None` if it is not UTF-8.
+/// Percent-decodes a form value. `None` if it is not UTF-8.
 fn decode(text: &str) -> Option<Cow<'_, str>> {
     if memchr::memchr2(b'%', b'+', text.as_bytes()).is_none() {
         return Some(Cow::Borrowed(text));
     }
-    let bytes = text.as_bytes();
-    let digit = |at: usize| bytes.get(at).and_then(|byte| (*byte as char).to_digit(16));
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        at += 1;
-        match byte {
-            b'+' => out.push(b' '),
-            b'%' => match (digit(at), digit(at + 1)) {
-                (Some(high), Some(low)) => {
-                    out.push((high << 4 | low) as u8);
-                    at += 2;
-                }
-                _ => out.push(b'%'),
-            },
-            _ => out.push(byte),
-        }
-    }
-    String::from_utf8(out).ok().map(Cow::Owned)
+    String::from_utf8(percent_decode(text.as_bytes(), true)).ok().map(Cow::Owned)
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! The body of a JSON push: which messages for which partitions, or why the whole request is refused.
 
 use crate::http::json::{JsonError, Scanner, Text};
+use crate::limits::NAME_BYTES_MAX;
 use queen_shards::frames::{FRAME_OVERHEAD, TEXT_MAX};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Longest name of a queue, partition or group in bytes: an index entry has to hold them. Source: data plane 1.6.
-pub const NAME_MAX: usize = 1024;
 /// Lanes found by looking at each before a table is built: a body rarely names more.
 const LANES_SCANNED: usize = 8;
 
@@ -212,11 +211,17 @@ impl<'a> Lanes<'a> {
 
 /// Why items for these names are refused alone. Source: data plane 1.6, 3.3.
 fn refused_names(queue: &str, partition: &str) -> Option<&'static str> {
-    match (queue.len(), partition.len()) {
-        (0, _) => Some("queue name is empty"),
-        (_, 0) => Some("partition name is empty"),
-        (NAME_MAX.., _) if queue.len() > NAME_MAX => Some("queue name exceeds the 1024-byte limit"),
-        (_, NAME_MAX..) if partition.len() > NAME_MAX => Some("partition name exceeds the 1024-byte limit"),
-        _ => None,
+    if queue.is_empty() {
+        Some("queue name is empty")
+    } else if partition.is_empty() {
+        Some("partition name is empty")
+    } else if queue.len() > NAME_BYTES_MAX {
+        Some("queue name exceeds the 1024-byte limit")
+    } else if partition.len() > NAME_BYTES_MAX {
+        Some("partition name exceeds the 1024-byte limit")
+    } else {
+        None
     }
 }
+
+const _: () = assert!(NAME_BYTES_MAX == 1024); // The texts above say so.

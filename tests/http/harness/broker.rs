@@ -76,21 +76,28 @@ impl Setup {
     }
 }
 
-static TWO_SHARDS: OnceLock<Broker> = OnceLock::new();
-static ONE_SHARD: OnceLock<Broker> = OnceLock::new();
+/// Started at first use; `None` when it did not start: later tests then fail at once instead of each waiting for it.
+type Shared = OnceLock<Option<Broker>>;
+static TWO_SHARDS: Shared = OnceLock::new();
+static ONE_SHARD: Shared = OnceLock::new();
 
 /// The shared broker on two shards, with the runtime it chooses itself.
 pub fn two_shards() -> &'static Broker {
-    TWO_SHARDS.get_or_init(|| Setup::clean().start())
+    shared(&TWO_SHARDS, || Setup::clean())
 }
 
 /// The shared broker on one shard, driven by epoll.
 pub fn one_shard() -> &'static Broker {
-    ONE_SHARD.get_or_init(|| Setup::clean().env("QUEEN_SHARDS", "1").env("QUEEN_RUNTIME", "epoll").start())
+    shared(&ONE_SHARD, || Setup::clean().env("QUEEN_SHARDS", "1").env("QUEEN_RUNTIME", "epoll"))
+}
+
+fn shared(broker: &'static Shared, setup: impl FnOnce() -> Setup) -> &'static Broker {
+    let started = broker.get_or_init(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| setup().start())).ok());
+    started.as_ref().expect("the shared broker did not start, see the first failure")
 }
 
 pub fn stop_shared() {
-    for broker in [TWO_SHARDS.get(), ONE_SHARD.get()].into_iter().flatten() {
+    for broker in [&TWO_SHARDS, &ONE_SHARD].into_iter().flat_map(|b| b.get().and_then(Option::as_ref)) {
         broker.kill();
     }
 }

@@ -1,0 +1,74 @@
+//! A JSON push of 100 messages: reading the body (beside serde_json's raw values), planning the drafts, the answer.
+
+mod timing;
+
+use queen::http::push::{answer::answer, parse::parse, plan::plan};
+use queen_shards::command::DraftVerdict;
+use queen_shards::ids::{MessageId, Offset, TenantId};
+use queen_shards::key::KeyHasher;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+const MESSAGES: usize = 100;
+const ZSTD_LEVEL: i32 = 1;
+
+#[derive(Deserialize)]
+struct RawBody<'a> {
+    #[serde(borrow)]
+    items: Vec<RawItem<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(dead_code, reason = "filled to be compared with")]
+struct RawItem<'a> {
+    queue: &'a str,
+    partition: Option<&'a str>,
+    transaction_id: Option<&'a str>,
+    #[serde(borrow)]
+    payload: &'a RawValue,
+}
+
+/// A payload of about `size` bytes: many small members, or one long text.
+fn payload(size: usize, nested: bool, n: usize) -> String {
+    if !nested {
+        return format!(r#"{{"n":{n},"text":"{}"}}"#, "lorem ipsum dolor ".repeat(size / 18));
+    }
+    let members: Vec<String> = (0..size / 32).map(|i| format!(r#""k{i}":[{n},"v{i}",true,{{"x":1.5}}]"#)).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+fn body(lanes: usize, size: usize, nested: bool) -> Vec<u8> {
+    let item = |n: usize| {
+        let (lane, payload) = (n % lanes, payload(size, nested, n));
+        format!(r#"{{"queue":"orders","partition":"p-{lane}","transactionId":"0199-0000-{n:08}","payload":{payload}}}"#)
+    };
+    let items: Vec<String> = (0..MESSAGES).map(item).collect();
+    format!(r#"{{"items":[{}]}}"#, items.join(",")).into()
+}
+
+fn main() {
+    let keys = KeyHasher::new(&[7; 16]);
+    let ids: Vec<MessageId> = (0..MESSAGES as u128).map(|n| MessageId(0x0199 << 112 | n)).collect();
+    for (what, lanes, size, nested) in [
+        ("256 B text", 1, 256, false),
+        ("256 B members", 1, 256, true),
+        ("256 B text, 20 partitions", 20, 256, false),
+        ("16 KiB text", 1, 16 << 10, false),
+    ] {
+        let body = body(lanes, size, nested);
+        let name = |step: &str| format!("{what}: {step}");
+        timing::per_item(&name("read"), MESSAGES, || parse(&body).expect("a good body").items.len());
+        timing::per_item(&name("read by serde_json"), MESSAGES, || {
+            serde_json::from_slice::<RawBody>(&body).expect("a good body").items.len()
+        });
+        let parsed = parse(&body).expect("a good body");
+        timing::per_item(&name("plan and pack"), MESSAGES, || {
+            plan(TenantId::DEFAULT, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+        });
+        let plan = plan(TenantId::DEFAULT, &parsed, &ids, &keys, ZSTD_LEVEL);
+        let stored = DraftVerdict::Stored { base: Offset(1_000_000), duplicates: vec![] };
+        let verdicts = vec![stored; parsed.lanes.len()];
+        timing::per_item(&name("answer"), MESSAGES, || answer(&parsed, &ids, &plan.fates, &verdicts).len());
+    }
+}

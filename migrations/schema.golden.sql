@@ -1,0 +1,207 @@
+CREATE SCHEMA queen;
+
+CREATE SEQUENCE queen.versions
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 64;
+
+CREATE TABLE queen.cursors (
+    partition_id bigint NOT NULL,
+    group_id bigint NOT NULL,
+    version bigint DEFAULT nextval('queen.versions'::regclass) NOT NULL,
+    committed bigint NOT NULL,
+    lease_id uuid,
+    lease_expires_at timestamp with time zone,
+    leased_at timestamp with time zone,
+    batch_end bigint,
+    conflating boolean DEFAULT false NOT NULL,
+    retry_count integer DEFAULT 0 NOT NULL,
+    attempt_start bigint,
+    attempt_count integer DEFAULT 0 NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
+
+CREATE TABLE queen.dead_letters (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    queue_id uuid NOT NULL,
+    partition_id bigint NOT NULL,
+    group_name text NOT NULL COLLATE pg_catalog."C",
+    message_offset bigint NOT NULL,
+    message_id uuid NOT NULL,
+    transaction_id text NOT NULL COLLATE pg_catalog."C",
+    payload bytea NOT NULL,
+    encrypted boolean NOT NULL,
+    error text NOT NULL,
+    retry_count integer NOT NULL,
+    failed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE queen.evidence (
+    partition_id bigint NOT NULL,
+    base_offset bigint NOT NULL,
+    count integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    accepted_at timestamp with time zone,
+    keys bytea NOT NULL
+)
+WITH (toast_tuple_target='8160', vacuum_truncate=off);
+ALTER TABLE ONLY queen.evidence ALTER COLUMN keys SET STORAGE EXTERNAL;
+
+CREATE TABLE queen.functions (
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE queen.groups (
+    id bigint NOT NULL,
+    queue_id uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    mode text,
+    start_at timestamp with time zone,
+    registered_at timestamp with time zone,
+    high_water bigint DEFAULT 0 NOT NULL,
+    conflation boolean DEFAULT false NOT NULL
+);
+
+ALTER TABLE queen.groups ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME queen.groups_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE queen.maintenance_leases (
+    task text NOT NULL,
+    enabled boolean DEFAULT true NOT NULL,
+    holder text,
+    expires_at timestamp with time zone,
+    last_run_at timestamp with time zone
+);
+
+CREATE TABLE queen.migrations (
+    version integer NOT NULL,
+    name text NOT NULL,
+    applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE SEQUENCE queen.partition_numbers
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
+CREATE TABLE queen.partitions (
+    id bigint NOT NULL,
+    queue_id uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    last_offset bigint DEFAULT '-1'::integer NOT NULL,
+    log_start bigint DEFAULT 0 NOT NULL,
+    last_created_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
+
+CREATE TABLE queen.queues (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    namespace text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    task text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    priority integer DEFAULT 0 NOT NULL,
+    lease_time integer,
+    retry_limit integer DEFAULT 3 NOT NULL,
+    retry_delay integer DEFAULT 1000 NOT NULL,
+    max_size integer DEFAULT 0 NOT NULL,
+    ttl integer DEFAULT 3600 NOT NULL,
+    dead_letter_queue boolean DEFAULT true NOT NULL,
+    dlq_after_max_retries boolean DEFAULT true NOT NULL,
+    delayed_processing integer DEFAULT 0 NOT NULL,
+    window_buffer integer DEFAULT 0 NOT NULL,
+    retention_seconds integer DEFAULT 0 NOT NULL,
+    completed_retention_seconds integer DEFAULT 0 NOT NULL,
+    retention_enabled boolean DEFAULT false NOT NULL,
+    encryption_enabled boolean DEFAULT false NOT NULL,
+    max_wait_time_seconds integer DEFAULT 0 NOT NULL,
+    min_pop_wait_time integer DEFAULT 0 NOT NULL,
+    dedup_window_seconds integer DEFAULT 3600 NOT NULL,
+    retention_sink_hold text DEFAULT ''::text NOT NULL,
+    retention_sink_hold_max_seconds integer DEFAULT 604800 NOT NULL
+);
+
+CREATE TABLE queen.segments (
+    partition_id bigint NOT NULL,
+    base_offset bigint NOT NULL,
+    count integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    accepted_at timestamp with time zone,
+    codec smallint NOT NULL,
+    frame_flags smallint NOT NULL,
+    raw_len integer NOT NULL,
+    keys bytea NOT NULL,
+    body bytea NOT NULL
+)
+WITH (toast_tuple_target='8160', autovacuum_vacuum_insert_scale_factor='0.2', vacuum_truncate=off);
+ALTER TABLE ONLY queen.segments ALTER COLUMN keys SET STORAGE EXTERNAL;
+ALTER TABLE ONLY queen.segments ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE TABLE queen.system_state (
+    key text NOT NULL,
+    value jsonb NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+ALTER TABLE ONLY queen.cursors
+    ADD CONSTRAINT cursors_pk PRIMARY KEY (partition_id, group_id);
+
+ALTER TABLE ONLY queen.dead_letters
+    ADD CONSTRAINT dead_letters_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.evidence
+    ADD CONSTRAINT evidence_pk PRIMARY KEY (partition_id, base_offset);
+
+ALTER TABLE ONLY queen.functions
+    ADD CONSTRAINT functions_pk PRIMARY KEY (name);
+
+ALTER TABLE ONLY queen.groups
+    ADD CONSTRAINT groups_name UNIQUE (queue_id, name);
+
+ALTER TABLE ONLY queen.groups
+    ADD CONSTRAINT groups_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.maintenance_leases
+    ADD CONSTRAINT maintenance_leases_pk PRIMARY KEY (task);
+
+ALTER TABLE ONLY queen.migrations
+    ADD CONSTRAINT migrations_pk PRIMARY KEY (version);
+
+ALTER TABLE ONLY queen.partitions
+    ADD CONSTRAINT partitions_name UNIQUE (queue_id, name);
+
+ALTER TABLE ONLY queen.partitions
+    ADD CONSTRAINT partitions_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.queues
+    ADD CONSTRAINT queues_name UNIQUE (tenant_id, name);
+
+ALTER TABLE ONLY queen.queues
+    ADD CONSTRAINT queues_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.segments
+    ADD CONSTRAINT segments_pk PRIMARY KEY (partition_id, base_offset);
+
+ALTER TABLE ONLY queen.system_state
+    ADD CONSTRAINT system_state_pk PRIMARY KEY (key);
+
+CREATE INDEX dead_letters_of_message ON queen.dead_letters USING btree (partition_id, message_offset);
+
+CREATE INDEX dead_letters_of_queue ON queen.dead_letters USING btree (queue_id, failed_at DESC, id);
+
+CREATE INDEX partitions_of_queue ON queen.partitions USING btree (queue_id, id);
+

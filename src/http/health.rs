@@ -1,0 +1,48 @@
+//! `/health`, `/health/live` and the front door. Source: operations 5.1.
+
+use super::routes::Params;
+use super::{Request, Response};
+use crate::core_thread::Core;
+use std::rc::Rc;
+
+/// This broker's own version, baked in.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// `GET /health`: whether requests can be served in full. The probe of the store runs beside, so this never waits.
+pub async fn health(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
+    readiness(core.store_is_up())
+}
+
+fn readiness(up: bool) -> Response {
+    let (status, health, database) = if up { (200, "healthy", "connected") } else { (503, "unhealthy", "disconnected") };
+    let body = format!(
+        r#"{{"status":"{health}","database":"{database}","engine":"segments-rust","version":"{VERSION}"}}"#
+    );
+    Response::json(status, body)
+}
+
+/// `GET /health/live`: the process turns, whatever the database does.
+pub async fn live(_: &Rc<Core>, _: &Request, _: &Params) -> Response {
+    Response::json(200, r#"{"status":"alive"}"#)
+}
+
+/// `GET /`: for somebody who opens the port in a browser.
+pub async fn front(_: &Rc<Core>, _: &Request, _: &Params) -> Response {
+    let text = "queen is running: POST /api/v1/push stores messages, GET /api/v1/pop/queue/<name> delivers them, /health tells how it is.\n";
+    Response::text(200, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_says_the_two_words_that_tools_look_for() {
+        let up = readiness(true);
+        let want = format!(r#"{{"status":"healthy","database":"connected","engine":"segments-rust","version":"{VERSION}"}}"#);
+        assert_eq!((up.status, String::from_utf8(up.body).unwrap()), (200, want));
+        let down = readiness(false);
+        assert_eq!(down.status, 503);
+        assert!(down.body.starts_with(br#"{"status":"unhealthy","database":"disconnected""#));
+    }
+}

@@ -1,0 +1,74 @@
+//! Periodic work of the control thread: one timer and one store call each.
+//!
+//! Holds: nothing waits for these, and an error of one round is the next round's work.
+
+use crate::config::Config;
+use crate::rt;
+use crate::state::{StateCall, StateFn, StateReply};
+use crate::telemetry::rates::Totals;
+use crate::telemetry::{Metrics, warning_every_30_s};
+use queen_shards::effect::StoreError;
+use queen_shards::ids::TenantId;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two queues of a measuring pass: it reads every segment row and must leave the store to others.
+const MEASURE_PAUSE: Duration = Duration::from_millis(50);
+/// A pass ends after so many queues; the next one begins anew.
+const MEASURED_MAX: usize = 100_000;
+
+/// Adds this broker's counters to the lifetime totals every `STATS_INTERVAL_MS`. `call`: runs a state call.
+///
+/// Source: operations 5.4.2, 5.6.1.
+pub async fn add_totals(config: Arc<Config>, metrics: Arc<Metrics>, call: impl AsyncFn(StateCall) -> StateReply) {
+    let mut totals = Totals::new(metrics);
+    loop {
+        rt::sleep(config.stats_interval).await;
+        add_totals_once(&mut totals, &call).await;
+    }
+}
+
+/// One round of [`add_totals`]; also for the last moment before an end.
+pub async fn add_totals_once(totals: &mut Totals, call: &impl AsyncFn(StateCall) -> StateReply) {
+    let Some(args) = totals.take() else { return };
+    let reply = call(StateCall { function: StateFn::AddTotals, tenant: TenantId::DEFAULT, args }).await;
+    match reply {
+        // Unknown: counted once at best, which is better than perhaps twice.
+        Ok(_) | Err(StoreError::Unknown(_)) => {}
+        Err(error) => {
+            totals.failed();
+            warning_every_30_s("stats", "totals were not stored", &error);
+        }
+    }
+}
+
+/// Measures the stored bytes of all queues, one call per queue, every `RETAINED_BYTES_INTERVAL_MS`; first soon after
+/// the start. Source: operations 5.8.1.
+pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall) -> StateReply) {
+    rt::sleep(config.stats_interval).await;
+    loop {
+        let mut after = Value::Null;
+        for _ in 0..MEASURED_MAX {
+            let args = json!({ "after": after });
+            let reply = call(StateCall { function: StateFn::MeasureRetained, tenant: TenantId::DEFAULT, args }).await;
+            after = match reply {
+                Ok(text) => measured(text.as_deref().unwrap_or_default()),
+                Err(error) => {
+                    warning_every_30_s("stats", "stored bytes were not measured", &error);
+                    Value::Null
+                }
+            };
+            if after.is_null() {
+                break;
+            }
+            rt::sleep(MEASURE_PAUSE).await;
+        }
+        rt::sleep(config.retained_interval).await;
+    }
+}
+
+/// The queue that was measured; null at the end of the pass.
+fn measured(reply: &str) -> Value {
+    serde_json::from_str::<Value>(reply).ok().and_then(|mut body| Some(body.get_mut("queue")?.take())).unwrap_or_default()
+}
