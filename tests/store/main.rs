@@ -11,4 +11,5 @@ mod groups;
 mod plans;
 mod provisioning;
 mod reads;
+mod runs;
 mod schema;

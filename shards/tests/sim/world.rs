@@ -100,7 +100,8 @@ const TOGETHER_US: u64 = 60;
 impl World {
     pub fn new(seed: u64, planted: Planted, verbose: bool) -> World {
         let mut rng = Rng::new(seed);
-        let plan = Plan::new(&mut rng);
+        let mut plan = Plan::new(&mut rng);
+        plan.seal(&mut Rng::new(seed ^ 0x5ea1));
         let mut oracle = Oracle::new(seed, planted, Coverage::default());
         oracle.solo = plan.solo();
         oracle.shards_of = plan.brokers.clone();
@@ -199,6 +200,8 @@ impl World {
                 tail_bytes_max: tail,
                 lane_tail_bytes_max: lane_tail,
                 window_batch: self.plan.window_batch,
+                seal_keys_min: self.plan.sealing.0,
+                keys_page: self.plan.sealing.1,
             })
         });
         self.brokers[broker].shards = shards.collect();
@@ -524,6 +527,11 @@ impl World {
                 }
             }
             (Call::ReadRecords { .. }, _) => self.oracle.hit(Thing::RecordsRead),
+            (Call::SealRun { .. }, _) => self.oracle.hit(Thing::Sealed),
+            (Call::DropRuns { .. }, _) => self.oracle.hit(Thing::RunsDropped),
+            (_, Reply::Runs { runs, .. }) if !runs.is_empty() => self.oracle.hit(Thing::RunsLoaded),
+            (_, Reply::RunRows(rows)) if rows.iter().any(Option::is_none) => self.oracle.hit(Thing::RunGone),
+            (_, Reply::RunRows(_)) => self.oracle.hit(Thing::RunRowsRead),
             _ => {}
         }
     }
