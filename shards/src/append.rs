@@ -92,15 +92,18 @@ impl Shard {
                     self.drop_window(at);
                     self.lanes[at].window_since = kept_from(floor);
                 }
+                self.answer_preparing(at);
+                if self.lanes[at].drafts.is_empty() {
+                    return;
+                }
                 if let Some(floor) = floor
                     && self.lanes[at].runs().is_some()
                     && !self.probe_waiting(at, floor)
                 {
                     return;
                 }
-                self.answer_preparing(at);
                 let lane = &mut self.lanes[at];
-                if !lane.closing && !lane.drafts.is_empty() {
+                if !lane.closing {
                     lane.closing = true;
                     self.closing.push_back(at);
                 }

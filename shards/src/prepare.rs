@@ -9,8 +9,8 @@
 use crate::bundle::{News, PrepareLane, Prepared, PreparedLane, PreparedSet, first_stored};
 use crate::calls::Pending;
 use crate::command::{AckSet, Record, Verdict};
-use crate::effect::{Call, CursorTo, LaneRow, StoreError};
-use crate::ids::{GroupId, LeaseId, Micros, PartitionId, Slot};
+use crate::effect::{Call, CursorTo, LaneRow, StoreError, key_at};
+use crate::ids::{GroupId, LeaseId, Micros, Offset, PartitionId, Slot};
 use crate::lane::{LaneState, SINCE_NEVER};
 use crate::moves::apply;
 use crate::place::LaneKey;
@@ -112,7 +112,14 @@ impl Shard {
         let (partition, verified) = (lane.id, lane.verified);
         for ticket in std::mem::take(&mut lane.preparing) {
             let asked = &self.prepares[ticket.job].asked[ticket.index];
-            let window = &self.lanes[at].window;
+            let lane = &self.lanes[at];
+            let window = &lane.window;
+            // A key that a sealed run might hold is not looked up here: the statement judges all that is stored.
+            let sealed = lane.runs().zip(floor).is_some_and(|(runs, floor)| {
+                let mut keys = (0..asked.keys.len() / 16).map(|i| key_at(&asked.keys, i));
+                !asked.all_minted && keys.any(|key| runs.might_hold(key, floor).next().is_some())
+            });
+            let verified = if sealed { Offset::NONE } else { verified };
             let duplicate = match floor {
                 Some(floor) if !asked.all_minted => {
                     first_stored(&asked.keys, |key| window.probe(key, floor).is_some())
