@@ -14,11 +14,12 @@ use crate::store::{self, Conn};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Op;
 use queen_shards::command::{Command, Event, Verdict, Watch};
-use queen_shards::effect::{Effect, StoreError};
+use queen_shards::effect::{Call, Effect, Reply, StoreError};
 use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
+use queen_shards::sealed::Slice;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -29,6 +30,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Mail taken from the mailbox before other tasks run.
 const MAIL_BATCH: usize = 256;
+/// Longest the store may take for a sealed run: 25 MB, at a moment's notice from nobody.
+const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
 /// Period of the timer whose lateness is measured.
 const LAG_PERIOD: Duration = Duration::from_millis(100);
 /// Pause before a full mailbox is tried again.
@@ -450,6 +453,13 @@ impl Core {
                     core.enter(Event::Bundled { commit, result });
                 });
             }
+            Effect::Call { call, ask: Call::SealRun { partition, slice } } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let result = core.seal(partition, slice).await;
+                    core.enter(Event::Returned { call, result });
+                });
+            }
             Effect::Call { call, ask } => {
                 let core = self.clone();
                 rt::spawn(async move {
@@ -460,6 +470,24 @@ impl Core {
                 });
             }
         }
+    }
+
+    /// Sorts a slice on the helper thread, then stores its run, on a connection for that alone: the cold one would make
+    /// pops and first pushes wait for it.
+    async fn seal(&self, partition: PartitionId, slice: Slice) -> Result<Reply, StoreError> {
+        let Some(connections) = self.store.get().cloned() else {
+            return Err(StoreError::Unavailable("the store has not been reached yet".into()));
+        };
+        let sealed = rt::aside(move || slice.seal()).await.map_err(|e| StoreError::Unavailable(e.to_string()))?;
+        let name = format!("queen {} shard {} seal", self.config.server_id, self.index);
+        let conn = Conn::new(connections.cold.target().clone(), name);
+        let stored =
+            store::within(&conn, SEAL_STORE_MAX, async |client| store::store_run(client, partition, &sealed).await).await;
+        if let Err(error) = &stored {
+            self.metrics.shard(self.index).db_error();
+            store::log_error(error);
+        }
+        stored.map(|()| Reply::Sealed(sealed.run))
     }
 
     /// Runs `work` on one of the store connections, within `limit`. Past it the connection is given up and the outcome

@@ -12,10 +12,11 @@ use crate::effect::{Append, AppendLane, AppendOutcome, AppendSegment, Call, Effe
 use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
-    BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, KEYS_PAGE, MERGE_BYTES_MAX,
-    MERGE_DRAFT_BYTES, PROVISION_MAX, WINDOW_MARGIN_US,
+    BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX, MERGE_DRAFT_BYTES,
+    PROVISION_MAX, REREAD_WAIT_US, WINDOW_MARGIN_US,
 };
 use crate::repack::{self, Packed};
+use crate::sealed::Sealed;
 use crate::shard::{Shard, Timer};
 use crate::slab::Ref;
 use crate::tail;
@@ -64,7 +65,7 @@ impl Shard {
             let at = self.lane_entry(&draft.lane);
             let lane = &mut self.lanes[at];
             lane.touched = self.now;
-            lane.drafts.push_back(WaitingDraft { job, index, draft, since: self.now });
+            lane.drafts.push_back(WaitingDraft { job, index, draft, since: self.now, probe: None });
             self.prepare(at);
         }
     }
@@ -82,14 +83,20 @@ impl Shard {
                 self.provision.push(at);
             }
             LaneState::Ready => {
-                let short = floor.is_some_and(|floor| lane.window_since > floor);
-                if short && lane.last_created_at >= floor.expect("short of it") {
-                    self.load_window(at);
-                    return;
+                if let Some(floor) = floor.filter(|&floor| floor < lane.window_since) {
+                    if lane.last_created_at >= kept_from(floor) {
+                        self.load_window(at);
+                        return;
+                    }
+                    // Nothing was stored inside the window: holding nothing, it holds all there is.
+                    self.drop_window(at);
+                    self.lanes[at].window_since = kept_from(floor);
                 }
-                if short {
-                    // Nothing was stored inside the window: it holds all there is.
-                    lane.window_since = floor.expect("short of it");
+                if let Some(floor) = floor
+                    && self.lanes[at].runs().is_some()
+                    && !self.probe_waiting(at, floor)
+                {
+                    return;
                 }
                 self.answer_preparing(at);
                 let lane = &mut self.lanes[at];
@@ -187,13 +194,11 @@ impl Shard {
     /// Reads the keys the window lacks: all of the dedup window.
     fn load_window(&mut self, at: Ref) {
         let Some(floor) = self.dedup_floor(at) else { return };
+        self.drop_window(at);
         let lane = &mut self.lanes[at];
         lane.state = LaneState::Loading;
-        self.window_bytes = self.window_bytes.saturating_sub(lane.window.bytes());
-        lane.window.clear();
-        lane.window_since = SINCE_NEVER;
         let to = lane.verified;
-        self.read_keys(at, Offset(0), to, Some(floor));
+        self.read_keys(at, Offset(0), to, Some(kept_from(floor)));
     }
 
     /// Reads what another writer stored after `verified`.
@@ -218,9 +223,10 @@ impl Shard {
         self.read_keys(at, from, to, None);
     }
 
-    fn read_keys(&mut self, at: Ref, from: Offset, to: Offset, since: Option<Stamp>) {
+    pub(crate) fn read_keys(&mut self, at: Ref, from: Offset, to: Offset, since: Option<Stamp>) {
         let partition = self.lanes[at].id;
-        let call = Call::ReadKeys { partition, from, to, since, limit: KEYS_PAGE, newest_first: false };
+        let limit = self.config.keys_page;
+        let call = Call::ReadKeys { partition, from, to, since, limit, newest_first: false };
         self.ask(call, Pending::LoadKeys { lane: at, to, since });
     }
 
@@ -240,14 +246,22 @@ impl Shard {
         };
         let lane = &mut self.lanes[at];
         let before = lane.window.bytes();
+        let first_page = lane.window.is_empty() && lane.runs().is_none();
+        let sealed = lane.runs().and_then(Sealed::last).unwrap_or(Offset::NONE);
         for row in &rows {
-            lane.window.insert(row.base, row.created_at, &row.keys);
+            // A row that a run ends in the midst of: the window goes on where the run ends.
+            let skip = (sealed.0 + 1 - row.base.0).clamp(0, row.keys.len() as i64 / 16);
+            lane.window.insert(row.base.plus(skip), row.created_at, &row.keys[16 * skip as usize..]);
             lane.last_created_at = lane.last_created_at.max(row.created_at);
         }
         self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
         if let (false, Some(last)) = (complete, rows.last()) {
             let from = last.base.plus(last.keys.len() as i64 / 16);
-            return self.read_keys(at, from, to, since);
+            return match since.filter(|_| first_page) {
+                // A window that takes more than a page may have been sealed.
+                Some(since) => self.load_runs(at, from, to, since),
+                None => self.read_keys(at, from, to, since),
+            };
         }
         if let Some(since) = since {
             lane.window_since = since;
@@ -280,7 +294,11 @@ impl Shard {
                 break;
             }
             let mut take = 0;
+            let probed = lane.runs().and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
             for waiting in &lane.drafts {
+                if probed.is_some_and(|(floor, pushed)| !waiting.is_probed(floor, pushed)) {
+                    break;
+                }
                 let size = waiting.draft.packed.as_ref().map_or(waiting.draft.frames.len(), Bytes::len);
                 if take > 0 && (lane.suspect || bytes + size > COMMIT_BYTES_MAX || segments >= COMMIT_SEGMENTS_MAX) {
                     break;
@@ -294,6 +312,8 @@ impl Shard {
             self.lanes[at].closing = false;
             if take > 0 && self.lanes[at].state == LaneState::Ready {
                 chosen.push((at, take));
+            } else if probed.is_some() {
+                self.prepare(at);
             }
             if alone {
                 break;
@@ -318,17 +338,20 @@ impl Shard {
     /// Judges the first `take` drafts of a lane and adds what is to be written to the commit.
     fn judge(&mut self, at: Ref, take: usize, append: &mut Append) -> FlyingLane {
         let floor = self.dedup_floor(at);
+        if let Some(floor) = floor {
+            self.expire_runs(at, kept_from(floor));
+        }
         let index = append.lanes.len() as u32;
         let lane = &mut self.lanes[at];
         lane.state = LaneState::Flying;
         if let Some(floor) = floor {
             let before = lane.window.bytes();
-            let keep_from = Stamp(floor.0 - WINDOW_MARGIN_US);
-            lane.window.expire(keep_from);
+            lane.window.expire(kept_from(floor));
             // What is forgotten here must be read again when the queue's window is raised.
-            lane.window_since = lane.window_since.max(keep_from);
+            lane.window_since = lane.window_since.max(kept_from(floor));
             self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
         }
+        let sealed = floor.is_some() && lane.runs().is_some();
         let mut run = Run::new(index);
         let mut close_keys: HashMap<Key, Offset> = HashMap::new();
         let several = take > 1 && floor.is_some();
@@ -341,9 +364,12 @@ impl Shard {
             if let Some(floor) = floor
                 && !draft.all_minted
             {
+                let mut sealed = waiting.probe.as_ref().filter(|_| sealed).map_or(&[][..], |p| &p.hits).iter().peekable();
                 for i in 0..draft.count {
                     let key = key_at(&draft.keys, i as usize);
-                    let hit = lane.window.probe(key, floor).or_else(|| close_keys.get(&key).copied());
+                    // What is sealed is lower than what the window holds.
+                    let hit = sealed.next_if(|hit| hit.index == i).map(|hit| hit.offset);
+                    let hit = hit.or_else(|| lane.window.probe(key, floor)).or_else(|| close_keys.get(&key).copied());
                     if let Some(offset) = hit {
                         duplicates.push(Duplicate { index: i, offset, id: None });
                     }
@@ -460,10 +486,11 @@ impl Shard {
         if flying.count > 0 {
             lane.verified = lane.verified.plus(flying.count as i64);
             lane.last_created_at = created_at;
-            if !keep {
-                lane.window_since = SINCE_NEVER;
+            if !keep && lane.window_since != SINCE_NEVER {
+                self.drop_window(at);
             }
         }
+        let lane = &mut self.lanes[at];
         let end = lane.verified;
         lane.saw_end(end);
         lane.state = LaneState::Ready;
@@ -560,6 +587,16 @@ impl Shard {
         }
     }
 
+    /// Asks again for a lane of which nothing is known since a commit without an answer.
+    pub(crate) fn reread(&mut self, at: Ref) {
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        if lane.state == LaneState::Unknown && lane.id.0 != 0 {
+            lane.state = LaneState::Asked;
+            let key = lane.key.clone();
+            self.ask(Call::FindLane { lane: key }, Pending::Reverify { lane: at });
+        }
+    }
+
     /// What the store says of a lane whose last commit has an unknown outcome.
     pub(crate) fn reverified(&mut self, at: Ref, row: Result<Option<LaneRow>, StoreError>) {
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
@@ -576,10 +613,11 @@ impl Shard {
             Ok(_) => self.forget_lane(at),
             Err(_) => {
                 self.fail_drafts(at);
-                // Still not known: whatever comes next asks again.
+                // Still not known. The next push asks again, or else a timer: consumers wait for what may be there.
                 if let Some(lane) = self.lanes.slab.get_mut(at) {
                     lane.state = LaneState::Unknown;
                     lane.window_since = SINCE_NEVER;
+                    self.arm(self.now.plus(REREAD_WAIT_US), Timer::Reread { lane: at });
                 }
             }
         }
@@ -595,7 +633,7 @@ impl Shard {
 
     fn push_again(&mut self, waiting: WaitingDraft) {
         let at = self.lane_entry(&waiting.draft.lane);
-        self.lanes[at].drafts.push_back(waiting);
+        self.lanes[at].drafts.push_back(WaitingDraft { probe: None, ..waiting });
         self.prepare(at);
     }
 
@@ -690,6 +728,11 @@ impl Shard {
             self.finish_judged(draft);
         }
     }
+}
+
+/// How far back a window is kept for a floor.
+fn kept_from(floor: Stamp) -> Stamp {
+    Stamp(floor.0 - WINDOW_MARGIN_US)
 }
 
 /// Small drafts in a row become one segment, a large one its own.

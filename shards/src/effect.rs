@@ -7,6 +7,7 @@ use crate::bundle::Bundle;
 use crate::command::{Codec, Record, Start, Verdict};
 use crate::ids::{CallId, CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
 use crate::place::LaneKey;
+use crate::sealed::{RowId, Run, RunId, Slice};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -205,6 +206,16 @@ pub enum Call {
     /// Records that hold offsets in `from..=to`, ascending, whole rows until `bytes` (inflated) or `messages` are
     /// reached; at least one row when there is one. `Reply::Records`.
     ReadRecords { partition: PartitionId, from: Offset, to: Offset, bytes: u64, messages: u32 },
+    /// Seal a slice, off the shard's thread, and store its run, whole or not at all. One that is there already is as
+    /// good: runs of equal ends are equal. `Reply::Sealed`.
+    SealRun { partition: PartitionId, slice: Slice },
+    /// Sealed runs of a partition after `after`, ascending, until `bytes` are reached; at least one when there is one.
+    /// `Reply::Runs`.
+    ReadRuns { partition: PartitionId, after: Option<RunId>, bytes: u64 },
+    /// Rows of sealed runs. `Reply::RunRows`, in order.
+    ReadRunRows { partition: PartitionId, rows: Vec<RowId> },
+    /// Remove sealed runs. `Reply::Done`.
+    DropRuns { partition: PartitionId, runs: Vec<RunId> },
 }
 
 /// How a pop meets a group. Source: data plane 4.4.
@@ -232,6 +243,12 @@ pub enum Reply {
     Keys { rows: Vec<KeysRow>, complete: bool, now: Stamp },
     /// `log_start` is read with the records.
     Records { records: Vec<Record>, log_start: Offset },
+    Sealed(Run),
+    /// `complete`: there are none after these.
+    Runs { runs: Vec<RunRow>, complete: bool },
+    /// `None`: no such row any more.
+    RunRows(Vec<Option<Bytes>>),
+    Done,
 }
 
 /// Queue options that the engine acts on. Source: data plane 8.2.
@@ -301,6 +318,16 @@ pub struct KeysRow {
     pub created_at: Stamp,
     /// 16 bytes a message.
     pub keys: Bytes,
+}
+
+/// A sealed run as stored, without its rows.
+#[derive(Clone, Debug)]
+pub struct RunRow {
+    pub id: RunId,
+    /// See [`Run::encode`].
+    pub run: Bytes,
+    /// Stamp of the newest message below the run; `None` when no key is stored there.
+    pub before: Option<Stamp>,
 }
 
 /// Reads key `i` of a `keys` column.

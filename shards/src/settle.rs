@@ -161,8 +161,14 @@ impl Shard {
                 let queue = lane.queue;
                 let group = self.queues.group_entry(queue, &name);
                 let state = &mut self.queues.groups[group];
+                let opening = state.state == GroupState::Opening;
+                if state.id != id && !opening {
+                    // Never met, or made again under its name.
+                    state.state = GroupState::Unknown;
+                    state.registered = false;
+                }
+                state.id = id;
                 if state.state == GroupState::Unknown {
-                    state.id = id;
                     state.state = GroupState::Met;
                 }
                 let now = self.now;
@@ -305,15 +311,22 @@ impl Shard {
             return self.start_set(ticket);
         }
         let at = ruled.dead_letter.expect("read for it").offset;
-        let failure = match read {
-            Ok(records) => match records.iter().find_map(|record| message_of(record, at)) {
-                Some(message) => return self.dead_letter(ticket, lane, group, tries, ruled, message),
-                None => AckOutcome::DlqRejected,
-            },
-            Err(_) => AckOutcome::StoreFailed,
+        let Ok(records) = read else {
+            self.free_cursor(lane, group);
+            return self.finish_set(ticket, vec![AckOutcome::StoreFailed; ruled.outcomes.len()], false);
         };
-        self.free_cursor(lane, group);
-        self.finish_set(ticket, vec![failure; ruled.outcomes.len()], false);
+        if let Some(message) = records.iter().find_map(|record| message_of(record, at)) {
+            return self.dead_letter(ticket, lane, group, tries, ruled, message);
+        }
+        // Without the record nothing of the set is done; items that take no part in it keep their own outcome.
+        let rejected = |outcome: AckOutcome| match outcome {
+            AckOutcome::Accepted | AckOutcome::DeadLettered => AckOutcome::DlqRejected,
+            other => other,
+        };
+        let outcomes = ruled.outcomes.into_iter().map(rejected).collect();
+        let leased = self.acks[ticket.job].sets[ticket.set].lease.is_some();
+        let must = if leased { LeaseMust::Live } else { LeaseMust::Any };
+        self.move_set(ticket, lane, group, tries, must, outcomes, None, None, false);
     }
 
     fn dead_letter(&mut self, ticket: Ticket, lane: Ref, group: Ref, tries: u8, ruled: Ruled, message: Message) {

@@ -5,6 +5,8 @@
 pub mod ack;
 pub mod body;
 pub mod configure;
+pub mod dead_letters;
+pub mod groups;
 pub mod head;
 pub mod health;
 pub mod json;

@@ -5,6 +5,7 @@ use crate::store::failure::Nature;
 use crate::store::hot::run;
 use crate::store::params::{One, column, param};
 use crate::store::rows::Columns;
+use crate::store::runs;
 use queen_shards::command::{Codec, Record, Start};
 use queen_shards::effect::{
     Call, Contact, CursorRow, FoundLane, GroupRow, KeysRow, LaneRow, Reply, ScanRow, SeededCursor, StoreError,
@@ -26,6 +27,11 @@ pub async fn call(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
         Call::FindCursor { partition, group } => find_cursor(client, *partition, group).await,
         Call::ReadKeys { .. } => read_keys(client, ask).await,
         Call::ReadRecords { .. } => read_records(client, ask).await,
+        Call::ReadRuns { partition, after, bytes } => runs::read_runs(client, *partition, *after, *bytes).await,
+        Call::ReadRunRows { partition, rows } => runs::read_run_rows(client, *partition, rows).await,
+        Call::DropRuns { partition, runs } => runs::drop_runs(client, *partition, runs).await,
+        // Its work is not for this thread, and takes the slice.
+        Call::SealRun { .. } => Err(StoreError::Refused("a slice is sealed before it is stored".into())),
     }
 }
 
@@ -364,7 +370,7 @@ fn place(ord: i64, n: usize) -> Result<usize, StoreError> {
 }
 
 /// Rows that begin with `ord`, put where they belong; `None` where no row came.
-fn in_order<'a, T>(
+pub(super) fn in_order<'a, T>(
     n: usize,
     rows: &'a [Row],
     read: impl Fn(&mut Columns<'a>) -> Result<T, StoreError>,

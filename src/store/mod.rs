@@ -16,12 +16,14 @@ pub mod migrate;
 pub mod pack;
 mod params;
 mod rows;
+mod runs;
 pub mod sql_files;
 
 pub use bundle::bundle;
 pub use cold::{call, purge_dead, state};
 pub use connect::{Conn, Target};
 pub use hot::{append, move_cursors, ping};
+pub use runs::{purge_runs, store_run};
 pub use migrate::{BootError, StoreFacts, boot};
 pub use tokio_postgres::Client;
 

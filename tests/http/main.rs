@@ -7,7 +7,9 @@ mod harness;
 
 mod bad_input;
 mod configure;
+mod dead_letters;
 mod embedded;
+mod groups;
 mod health;
 mod invariants;
 mod lease;

@@ -5,6 +5,7 @@ mod cluster;
 mod configure;
 mod counters;
 mod delete;
+mod groups;
 mod lease;
 mod listings;
 
