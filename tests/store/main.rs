@@ -3,6 +3,7 @@
 mod support;
 
 mod appends;
+mod bundle;
 mod connections;
 mod cost;
 mod cursors;
