@@ -185,6 +185,17 @@ CREATE TABLE queen.totals (
     CONSTRAINT totals_one_row CHECK (one)
 );
 
+CREATE TABLE queen.window_runs (
+    partition_id bigint NOT NULL,
+    base_offset bigint NOT NULL,
+    last_offset bigint NOT NULL,
+    row_no integer NOT NULL,
+    newest timestamp with time zone,
+    bytes bytea NOT NULL
+)
+WITH (toast_tuple_target='8160', autovacuum_vacuum_insert_scale_factor='0.2', vacuum_truncate=off);
+ALTER TABLE ONLY queen.window_runs ALTER COLUMN bytes SET STORAGE EXTERNAL;
+
 ALTER TABLE ONLY queen.cursors
     ADD CONSTRAINT cursors_pk PRIMARY KEY (partition_id, group_id);
 
@@ -235,6 +246,9 @@ ALTER TABLE ONLY queen.system_state
 
 ALTER TABLE ONLY queen.totals
     ADD CONSTRAINT totals_pk PRIMARY KEY (one);
+
+ALTER TABLE ONLY queen.window_runs
+    ADD CONSTRAINT window_runs_pk PRIMARY KEY (partition_id, base_offset, last_offset, row_no);
 
 CREATE INDEX dead_letters_of_message ON queen.dead_letters USING btree (partition_id, message_offset);
 

@@ -206,7 +206,7 @@ impl World {
                             events.push(event);
                         }
                     }
-                    Effect::Move { .. } => panic!("nobody pops"),
+                    other => panic!("nobody pops or bundles: {other:?}"),
                 }
             }
             let due = self.shard.deadline().is_some_and(|at| at <= Micros(self.now));
