@@ -163,6 +163,9 @@ impl Oracle {
             Command::GiveBack { lease, claims } => Ask::GiveBack { lease: *lease, claims: claims.clone() },
             Command::QueueChanged { .. } => Ask::Changed,
             Command::Watch(_) | Command::Unwatch => return,
+            Command::Prepare { .. } | Command::Bundle(_) | Command::Heard { .. } => {
+                unreachable!("no client of the simulation sends bundles")
+            }
         };
         let fates = match &ask {
             Ask::Ack(sets) => sets.iter().map(|_| Vec::new()).collect(),
