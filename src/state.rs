@@ -43,6 +43,14 @@ pub enum StateFn {
     ClusterMetrics,
     /// The control thread: adds this broker's counters to the lifetime totals.
     AddTotals,
+    /// `jobs`: who runs a periodic task, and the steps of a sweep.
+    ClaimTask,
+    ReleaseTask,
+    MarkPartitions,
+    RetainStep,
+    ForgetEvidence,
+    CleanupPartitions,
+    PurgeAudit,
     /// The control thread: measures the stored bytes of the next queue.
     MeasureRetained,
 }
@@ -87,6 +95,13 @@ impl StateFn {
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",
             StateFn::AddTotals => "add_totals",
+            StateFn::ClaimTask => "claim_task",
+            StateFn::ReleaseTask => "release_task",
+            StateFn::MarkPartitions => "mark_partitions",
+            StateFn::RetainStep => "retain_step",
+            StateFn::ForgetEvidence => "forget_evidence",
+            StateFn::CleanupPartitions => "cleanup_partitions",
+            StateFn::PurgeAudit => "purge_audit",
             StateFn::MeasureRetained => "measure_retained",
         }
     }

@@ -18,5 +18,6 @@ mod pop;
 mod probes;
 mod push;
 mod resources;
+mod retention;
 mod transport;
 mod worked_cases;
