@@ -14,11 +14,12 @@ use crate::store::{self, Conn};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Op;
 use queen_shards::command::{Command, Event, Verdict, Watch};
-use queen_shards::effect::{Effect, StoreError};
+use queen_shards::effect::{Call, Effect, Reply, StoreError};
 use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
+use queen_shards::sealed::Slice;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -29,6 +30,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Mail taken from the mailbox before other tasks run.
 const MAIL_BATCH: usize = 256;
+/// Longest the store may take for a sealed run: 25 MB, at a moment's notice from nobody.
+const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
+/// Period of the timer whose lateness is measured.
+const LAG_PERIOD: Duration = Duration::from_millis(100);
 /// Pause before a full mailbox is tried again.
 const LATE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -40,10 +45,11 @@ pub enum Answer {
     Woken,
 }
 
-/// The three connections of a shard: pushes, claims and acks, everything else.
+/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else.
 struct Connections {
     append: Conn,
     moves: Conn,
+    bundle: Conn,
     cold: Conn,
 }
 
@@ -63,6 +69,8 @@ pub struct Core {
     store_up: Cell<bool>,
     ids: Cell<(u64, u32)>,
     leases: Cell<u16>,
+    /// Store connections open at the last count.
+    connections: Cell<i64>,
     closing: Cell<bool>,
     closed: RefCell<Vec<Waker>>,
     /// Mail that waits for room, by target.
@@ -92,6 +100,7 @@ impl Core {
                 store_up: Cell::new(false),
                 ids: Cell::new((0, random_bits() as u32)),
                 leases: Cell::new(random_bits() as u16),
+                connections: Cell::new(0),
                 closing: Cell::new(false),
                 closed: RefCell::default(),
                 late: RefCell::new((0..shared.hub.targets()).map(|_| VecDeque::new()).collect()),
@@ -116,6 +125,7 @@ impl Core {
         });
         rt::spawn(self.clone().turns());
         rt::spawn(self.clone().alarms());
+        rt::spawn(self.clone().measure_lag());
         Ok(())
     }
 
@@ -256,6 +266,11 @@ impl Core {
         futures_util::future::join_all(told).await;
     }
 
+    /// Whether the broker shuts down.
+    pub fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
     /// Resolves when the broker shuts down; parked pops then answer 204.
     pub async fn shutdown(&self) {
         std::future::poll_fn(|cx| {
@@ -284,12 +299,14 @@ impl Core {
                 let _ = self.store.set(Rc::new(Connections {
                     append: Conn::new(target.clone(), name("push")),
                     moves: Conn::new(target.clone(), name("pop")),
+                    bundle: Conn::new(target.clone(), name("transaction")),
                     cold: Conn::new(target, name("cold")),
                 }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
             }
             Mail::Pulse { clock } => {
                 self.store_up.set(clock.is_some());
+                self.count_connections();
                 if let Some((now, at)) = clock {
                     self.enter(Event::Clock { now, at });
                 }
@@ -302,6 +319,12 @@ impl Core {
             }
             Mail::State { .. } | Mail::Finished | Mail::Signal => {}
         }
+    }
+
+    fn count_connections(&self) {
+        let Some(store) = self.store.get() else { return };
+        let open = [&store.append, &store.moves, &store.cold].iter().filter(|conn| conn.live().is_some()).count() as i64;
+        self.metrics.shard(self.index).connections(open - self.connections.replace(open));
     }
 
     fn answer(self: &Rc<Self>, slot: queen_shards::ids::Slot, answer: Answer) {
@@ -352,6 +375,15 @@ impl Core {
             }
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
+        }
+    }
+
+    /// How late a timer of this thread fires: what every other task waits as well. Source: operations 5.4.1.
+    async fn measure_lag(self: Rc<Self>) {
+        loop {
+            let due = now().plus(LAG_PERIOD.as_micros() as u64);
+            rt::sleep(LAG_PERIOD).await;
+            self.metrics.shard(self.index).loop_lag(now().since(due));
         }
     }
 
@@ -411,6 +443,28 @@ impl Core {
                     core.enter(Event::Moved { commit, result });
                 });
             }
+            Effect::Bundle { commit, bundles } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let limit = core.config.push_commit_timeout;
+                    let level = core.config.zstd_level;
+                    let result = core
+                        .with_conn(|c| &c.bundle, limit, async |client| store::bundle(client, &bundles, level).await)
+                        .await;
+                    // Before anybody is answered: a pop after the answer must see what was stored.
+                    let told = queen_shards::bundle::news(&bundles, &result, core.shards());
+                    let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { news }));
+                    futures_util::future::join_all(told).await;
+                    core.enter(Event::Bundled { commit, result });
+                });
+            }
+            Effect::Call { call, ask: Call::SealRun { partition, slice } } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let result = core.seal(partition, slice).await;
+                    core.enter(Event::Returned { call, result });
+                });
+            }
             Effect::Call { call, ask } => {
                 let core = self.clone();
                 rt::spawn(async move {
@@ -421,6 +475,24 @@ impl Core {
                 });
             }
         }
+    }
+
+    /// Sorts a slice on the helper thread, then stores its run, on a connection for that alone: the cold one would make
+    /// pops and first pushes wait for it.
+    async fn seal(&self, partition: PartitionId, slice: Slice) -> Result<Reply, StoreError> {
+        let Some(connections) = self.store.get().cloned() else {
+            return Err(StoreError::Unavailable("the store has not been reached yet".into()));
+        };
+        let sealed = rt::aside(move || slice.seal()).await.map_err(|e| StoreError::Unavailable(e.to_string()))?;
+        let name = format!("queen {} shard {} seal", self.config.server_id, self.index);
+        let conn = Conn::new(connections.cold.target().clone(), name);
+        let stored =
+            store::within(&conn, SEAL_STORE_MAX, async |client| store::store_run(client, partition, &sealed).await).await;
+        if let Err(error) = &stored {
+            self.metrics.shard(self.index).db_error();
+            store::log_error(error);
+        }
+        stored.map(|()| Reply::Sealed(sealed.run))
     }
 
     /// Runs `work` on one of the store connections, within `limit`. Past it the connection is given up and the outcome
@@ -434,7 +506,10 @@ impl Core {
         let Some(connections) = self.store.get().cloned() else {
             return Err(StoreError::Unavailable("the store has not been reached yet".into()));
         };
+        let metrics = self.metrics.shard(self.index);
+        metrics.busy(1);
         let result = store::within(conn(&connections), limit, work).await;
+        metrics.busy(-1);
         if let Err(error) = &result {
             self.metrics.shard(self.index).db_error();
             store::log_error(error);

@@ -35,6 +35,12 @@ pub enum StateFn {
     PurgeDeadLetters,
     FindDeadLetter,
     ReplayDeadLetter,
+    /// `http/messages.rs`
+    ListMessages,
+    GetMessage,
+    /// `http/fetch.rs`
+    Fetch,
+    ChangedPartitions,
     /// `http/lease.rs`
     ExtendLease,
     /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
@@ -91,6 +97,10 @@ impl StateFn {
             StateFn::PurgeDeadLetters => "purge_dead_letters",
             StateFn::FindDeadLetter => "find_dead_letter",
             StateFn::ReplayDeadLetter => "replay_dead_letter",
+            StateFn::ListMessages => "list_messages",
+            StateFn::GetMessage => "get_message",
+            StateFn::Fetch => "fetch",
+            StateFn::ChangedPartitions => "changed_partitions",
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",

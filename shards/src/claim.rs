@@ -31,12 +31,19 @@ pub(crate) struct PopJob {
     claims: Vec<Claim>,
     batch_left: u32,
     partitions_left: u32,
-    bytes_left: u64,
+    /// Inflated bytes of what is claimed; one message may go past the budget.
+    bytes_taken: u64,
     /// Reads, seedings and moves under way.
     pending: u32,
     lease: Option<LeaseId>,
     failed: bool,
     fill_wait_ms: u32,
+}
+
+impl PopJob {
+    fn bytes_left(&self) -> u64 {
+        self.pop.bytes.max(1).saturating_sub(self.bytes_taken)
+    }
 }
 
 impl Shard {
@@ -45,7 +52,7 @@ impl Shard {
             slot,
             batch_left: pop.batch.max(1),
             partitions_left: pop.partitions.max(1),
-            bytes_left: pop.bytes.max(1),
+            bytes_taken: 0,
             lease: pop.lease,
             pop,
             claims: Vec::new(),
@@ -340,19 +347,26 @@ impl Shard {
     /// Serves the ring until the budget is spent, the ring is empty, or cursors have to be read first.
     fn select(&mut self, at: Ref, group: Ref) {
         let mut unread = Vec::new();
+        let mut theirs = Vec::new();
         loop {
             let job = &self.pops[at];
-            if job.batch_left == 0 || job.partitions_left == 0 || job.bytes_left == 0 {
+            if job.batch_left == 0 || job.partitions_left == 0 || job.bytes_left() == 0 {
                 break;
             }
             let Some(lane_ref) = self.queues.groups[group].ready.pop_front() else { break };
             let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { continue };
+            if job.claims.iter().any(|claim| claim.partition == lane.id) {
+                // Its claim of this answer is over already: for somebody else.
+                theirs.push(lane_ref);
+                continue;
+            }
             lane.cursor_entry(group).in_ready = false;
             self.serve(at, group, lane_ref, &mut unread);
             if unread.len() >= SEED_MAX {
                 break;
             }
         }
+        self.queues.groups[group].ready.extend(theirs);
         if !unread.is_empty() {
             self.seed(at, group, unread);
         }
@@ -370,7 +384,7 @@ impl Shard {
             Standing::Unread => unread.push(lane_ref),
             Standing::Ready { start } => {
                 let job = &self.pops[at];
-                let Some(mut end) = lane.tail.span(start, job.batch_left, job.bytes_left) else {
+                let Some(mut end) = lane.tail.span(start, job.batch_left, job.bytes_left()) else {
                     return self.read_claim(at, group, lane_ref, start);
                 };
                 if options.delay_secs > 0 {
@@ -400,7 +414,7 @@ impl Shard {
         job.batch_left -= wanted;
         job.partitions_left -= 1;
         job.pending += 1;
-        let bytes = job.bytes_left;
+        let bytes = job.bytes_left();
         let call = Call::ReadRecords { partition: self.lanes[lane_ref].id, from: start, to, bytes, messages: wanted };
         self.ask(call, Pending::ReadClaim { job: at, group, lane: lane_ref, start, wanted });
     }
@@ -467,7 +481,7 @@ impl Shard {
         };
         match visible {
             Some(visible) if job.batch_left > 0 && job.partitions_left > 0 => {
-                end = end.min(visible).min(within_bytes(&records, start, job.bytes_left));
+                end = end.min(visible).min(within_bytes(&records, start, job.bytes_left()));
                 let records = records.into_iter().filter(|r| r.base <= end).collect();
                 self.claim(at, group, lane_ref, start, end, records);
             }
@@ -514,7 +528,7 @@ impl Shard {
         let n = count(start, end);
         job.batch_left -= n;
         job.partitions_left -= 1;
-        job.bytes_left = job.bytes_left.saturating_sub(bytes_of(&records, start, end));
+        job.bytes_taken += bytes_of(&records, start, end);
         job.pending += 1;
         let cursor_move = CursorMove {
             partition,
@@ -598,9 +612,12 @@ impl Shard {
         // Retention was quicker: what it took is not delivered, and is not counted.
         let granted = claim.start;
         claim.start = claim.start.max(log_start);
+        let gone = claim.start.min(claim.end.plus(1));
+        let gone_bytes = bytes_of(&claim.records, granted, gone.plus(-1));
         claim.records.retain(|record| record.last() >= claim.start);
         let Some(job) = self.pops.get_mut(at) else { return };
-        job.batch_left += (claim.start.min(claim.end.plus(1)).0 - granted.0) as u32;
+        job.batch_left += (gone.0 - granted.0) as u32;
+        job.bytes_taken = job.bytes_taken.saturating_sub(gone_bytes);
         if claim.start <= claim.end {
             job.claims.push(claim);
         } else {
@@ -628,6 +645,7 @@ impl Shard {
         job.pending -= 1;
         job.batch_left += count(claim.start, claim.end);
         job.partitions_left += 1;
+        job.bytes_taken = job.bytes_taken.saturating_sub(bytes_of(&claim.records, claim.start, claim.end));
         if job.claims.is_empty() && job.pending == 0 {
             job.lease = job.pop.lease;
         }

@@ -52,8 +52,18 @@ async fn ack(core: &Rc<Core>, request: &Request, form: Form, tenancy: bool) -> R
     };
     let split = split(request.tenant, &acks, keys);
     let verdicts = ask_owners(core, split.sets).await;
-    core.metrics.shard(core.shard()).ack(1, acks.items.len() as u64);
+    count(core, acks.items.len(), &verdicts);
     Response::json(200, answer(&acks.items, &split.fates, &verdicts, tenancy))
+}
+
+/// Accepted, refused and dead-lettered acks of one call, into the counters.
+fn count(core: &Core, items: usize, verdicts: &[Option<SetVerdict>]) {
+    let outcomes = || verdicts.iter().flatten().flat_map(|verdict| &verdict.items);
+    let accepted = outcomes().filter(|o| matches!(o, AckOutcome::Accepted | AckOutcome::DeadLettered | AckOutcome::Noop)).count();
+    let metrics = core.metrics.shard(core.shard());
+    metrics.ack(1, accepted as u64);
+    metrics.ack_failed((items - accepted) as u64);
+    metrics.dead_lettered(outcomes().filter(|o| **o == AckOutcome::DeadLettered).count() as u64);
 }
 
 /// What becomes of one item, as far as its body tells.
@@ -103,7 +113,7 @@ fn split(tenant: TenantId, acks: &Acks<'_>, keys: &KeyHasher) -> Split {
 }
 
 /// A positive decimal number; the error is what the item answers.
-fn partition_id(text: &str) -> Result<PartitionId, Box<str>> {
+pub(crate) fn partition_id(text: &str) -> Result<PartitionId, Box<str>> {
     let refused = |why: &dyn std::fmt::Display| Err(format!("invalid partitionId: {why}").into());
     if let Some(odd) = text.chars().find(|c| !c.is_ascii_digit()) {
         return refused(&format_args!("unexpected character {odd:?}"));
@@ -116,7 +126,7 @@ fn partition_id(text: &str) -> Result<PartitionId, Box<str>> {
 }
 
 /// `None` when empty. A text that is no UUID is a lease that nobody holds.
-fn lease_id(text: &str) -> Option<LeaseId> {
+pub(crate) fn lease_id(text: &str) -> Option<LeaseId> {
     if text.is_empty() {
         return None;
     }

@@ -6,7 +6,7 @@
 
 use super::head::Head;
 use super::refusals::Refusal;
-use super::{Method, Request, Response, ack, pop, push};
+use super::{Method, Request, Response, ack, pop, push, transaction};
 use crate::conn::Service;
 use crate::core_thread::Core;
 use crate::limits::NAME_BYTES_MAX;
@@ -68,11 +68,6 @@ macro_rules! routes {
     };
 }
 
-/// A route of a later stage.
-async fn not_built(_: &Rc<Core>, _: &Request, _: &Params) -> Response {
-    Refusal::NotBuilt.response()
-}
-
 /// The hot ones first: the table is searched from the top.
 pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/push"                                                       WriteOnly push::push,
@@ -82,7 +77,7 @@ pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/ack/batch"                                                  ReadWrite ack::batch,
     Post   "/api/v1/ack"                                                        ReadWrite ack::single,
     Post   "/api/v1/lease/:leaseId/extend"                                      ReadWrite super::lease::extend,
-    Post   "/api/v1/transaction"                                                ReadWrite not_built,
+    Post   "/api/v1/transaction"                                                ReadWrite transaction::transaction,
 
     Post   "/api/v1/configure"                                                  ReadWrite super::configure::configure,
     Get    "/api/v1/resources/queues"                                           ReadOnly  super::resources::queues,
@@ -94,8 +89,8 @@ pub static ROUTES: &[Route] = routes! {
     Get    "/api/v1/resources/partitions"                                       ReadOnly  super::resources::partitions,
     Get    "/api/v1/resources/overview"                                         ReadOnly  super::resources::overview,
 
-    Get    "/api/v1/messages"                                                   ReadOnly  not_built,
-    Get    "/api/v1/messages/:partitionId/:transactionId"                       ReadOnly  not_built,
+    Get    "/api/v1/messages"                                                   ReadOnly  super::messages::list,
+    Get    "/api/v1/messages/:partitionId/:transactionId"                       ReadOnly  super::messages::detail,
     Delete "/api/v1/messages/:partitionId/:transactionId"                       ReadWrite super::dead_letters::delete,
     Post   "/api/v1/messages/:partitionId/:transactionId/retry"                 ReadWrite super::dead_letters::retry,
     Get    "/api/v1/dlq"                                                        ReadOnly  super::dead_letters::list,
@@ -109,8 +104,8 @@ pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek" ReadWrite super::groups::seek_partition,
     Delete "/api/v1/consumer-groups/:group"                                     Admin     super::groups::delete,
     Delete "/api/v1/consumer-groups/:group/queues/:queue"                       Admin     super::groups::delete_in_queue,
-    Post   "/api/v1/fetch"                                                      ReadOnly  not_built,
-    Post   "/api/v1/partitions/changed"                                         ReadOnly  not_built,
+    Post   "/api/v1/fetch"                                                      ReadOnly  super::fetch::fetch,
+    Post   "/api/v1/partitions/changed"                                         ReadOnly  super::fetch::changed,
 
     Get    "/api/v1/status"                                                     ReadOnly  super::status::status,
     Get    "/api/v1/status/buffers"                                             ReadOnly  super::status::buffers,

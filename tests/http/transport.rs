@@ -16,7 +16,7 @@ fn an_unknown_path_is_no_such_route() {
     let b = two_shards();
     let want = r#"{"error":"Not Found","code":"no_such_route"}"#;
     for (method, path) in [
-        ("GET", "/api/v1/nope"), ("POST", "/api/v1/nope"), ("GET", "/api"), ("GET", "/api/"), ("POST", "/nope"), ("DELETE", "/"),
+        ("GET", "/api/v1/nope"), ("POST", "/api/v1/nope"), ("GET", "/api"), ("GET", "/api/"), ("POST", "/nope"), ("DELETE", "/nope"),
         ("POST", "/api/v1/push/"), ("POST", "/api/v1/push/x"), ("GET", "/api/v1/pop/queue"), ("GET", "/api/v2/pop"),
         ("GET", "/api/v1/pop/queue/a/partition"), ("DELETE", "/api/v1/queues/a/clear"), ("POST", "/api/v1/messages/1/x/dlq"),
         ("GET", "/api/v1/messages/x"), ("GET", "/API/v1/resources/queues"),

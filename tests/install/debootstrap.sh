@@ -4,7 +4,8 @@
 #
 #     sudo tests/install/debootstrap.sh [directory]      (needs debootstrap, about 4 GB, about 10 minutes)
 #
-# Not part of `cargo test`: it needs root, mounts, and Debian's mirror. Mirror and apt settings are this machine's.
+# Not part of `cargo test`: it needs root, mounts, and Debian's mirror. Mirror, apt settings and trusted
+# certificates are this machine's.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -50,6 +51,7 @@ step ".ci/setup again touches nothing"
 in_root 'cd /queen && .ci/setup'
 in_root 'ls /etc/postgresql/*/* 2>/dev/null && { echo "a system cluster was made"; exit 1; } || true'
 
+cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 step "cargo build --release"
 time in_root 'cd /queen && cargo build --release 2>&1 | tail -n 2'
 
@@ -70,6 +72,15 @@ in_root '
     kill $queen
     wait $queen
     cat /root/queen.log
+'
+step "without PostgreSQL: one line with the remedy"
+in_root '
+    mv /usr/lib/postgresql /usr/lib/postgresql.away
+    code=0
+    PATH=/usr/bin:/bin /queen/target/release/queen >/root/queen.log 2>&1 || code=$?
+    mv /usr/lib/postgresql.away /usr/lib/postgresql
+    grep FATAL /root/queen.log
+    [ "$code" -eq 1 ] && [ "$(grep -c FATAL /root/queen.log)" -eq 1 ] && grep -q "apt-get install" /root/queen.log
 '
 step "passed"
 unmount

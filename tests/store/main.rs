@@ -3,11 +3,14 @@
 mod support;
 
 mod appends;
+mod bundle;
 mod connections;
+mod cost;
 mod cursors;
 mod embedded;
 mod groups;
 mod plans;
 mod provisioning;
 mod reads;
+mod runs;
 mod schema;

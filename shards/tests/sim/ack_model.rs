@@ -2,7 +2,7 @@
 
 use crate::ledger::Part;
 use crate::store::Cursor;
-use queen_shards::command::{AckOutcome, AckSet, Disposition};
+use queen_shards::command::{AckItem, AckOutcome, AckSet, Disposition};
 use queen_shards::effect::Options;
 use queen_shards::ids::{Key, LeaseId, Offset, Stamp};
 
@@ -36,6 +36,8 @@ pub struct Judged {
 #[derive(Clone, Copy, Debug)]
 pub struct Assume {
     pub live: bool,
+    /// The lease is so near its end that a broker may reckon otherwise.
+    pub unsure: bool,
     pub last_offset: Offset,
     /// Keys below are not found.
     pub forgotten: Offset,
@@ -95,7 +97,7 @@ pub fn judge(row: &Cursor, part: &Part, set: &AckSet, options: &Options, assume:
                 if at < assume.unreadable {
                     rejected = true;
                 } else {
-                    letter = Some(Letter { offset: at, error: reason(set, part, at), retry_count: row.retry_count });
+                    letter = Some(Letter { offset: at, error: reason(resolved(), at), retry_count: row.retry_count });
                     next.committed = at;
                     reset(&mut next);
                 }
@@ -116,7 +118,7 @@ pub fn judge(row: &Cursor, part: &Part, set: &AckSet, options: &Options, assume:
         Found::Below if item.word == Disposition::Completed => bit(AckOutcome::Noop),
         Found::Below => bit(AckOutcome::AlreadyCommitted),
         Found::Nowhere => bit(AckOutcome::Unresolvable),
-        Found::At(_) if rejected => bit(AckOutcome::DlqRejected) | bit(AckOutcome::Accepted),
+        Found::At(_) if rejected => bit(AckOutcome::DlqRejected),
         Found::At(at) if letter.as_ref().is_some_and(|letter| letter.offset == *at) => {
             // The first item with the word that decides; of others for the same message either may be said.
             let mut same = resolved().filter(|(offset, _)| offset == at);
@@ -129,7 +131,7 @@ pub fn judge(row: &Cursor, part: &Part, set: &AckSet, options: &Options, assume:
         Found::At(_) => bit(AckOutcome::Accepted),
     });
     let changed = next != *row;
-    let released = match (row.lease.is_some() && !next.lease.is_some(), assume.live) {
+    let released = match (row.lease.is_some() && !next.lease.is_some(), assume.live && !assume.unsure) {
         (true, false) => None,
         (released, _) => Some(released),
     };
@@ -156,10 +158,9 @@ fn resolve(row: &Cursor, part: &Part, key: Key, end: Offset, forgotten: Offset) 
 }
 
 /// Text of the dead letter: the poison's own, else the first among the signalled, else a fixed one.
-fn reason(set: &AckSet, part: &Part, at: Offset) -> Box<str> {
-    let poison = part.messages[at.0 as usize].key;
-    let signalled = || set.items.iter().filter(|item| item.word != Disposition::Completed);
-    let own = signalled().filter(|item| item.key == poison).find_map(|item| item.error.clone());
-    let any = || signalled().find_map(|item| item.error.clone());
+fn reason<'a>(resolved: impl Iterator<Item = (Offset, &'a AckItem)> + Clone, at: Offset) -> Box<str> {
+    let signalled = resolved.filter(|(_, item)| item.word != Disposition::Completed);
+    let own = signalled.clone().filter(|(offset, _)| *offset == at).find_map(|(_, item)| item.error.clone());
+    let any = || signalled.clone().find_map(|(_, item)| item.error.clone());
     own.or_else(any).unwrap_or_else(|| "Retries exhausted".into())
 }

@@ -24,11 +24,8 @@ impl Store {
     /// Second step: segments below `log_start` go, their keys stay as evidence.
     pub fn sweep(&mut self, rng: &mut Rng, id: PartitionId) {
         let Some(row) = self.partitions.get(&id) else { return };
-        let below: Vec<Offset> = self
-            .segments
-            .range((id, Offset(0))..(id, row.log_start))
-            .map(|((_, base), _)| *base)
-            .collect();
+        let below: Vec<Offset> =
+            self.segments.range((id, Offset(0))..(id, row.log_start)).map(|((_, base), _)| *base).collect();
         for base in below {
             let row = self.segments.remove(&(id, base)).expect("listed");
             if self.strikes(rng, Planted::LoseEvidence, 1000) {

@@ -157,21 +157,18 @@ impl Consumer {
             more: order.len() > 1,
             at_least: if !drains && rng.chance(60) { rng.range(2, 20) as u32 } else { 1 },
         };
-        let wait = if drains { u64::MAX / 2 } else if rng.chance(500) { rng.range(50_000, 3_000_000) } else { 0 };
+        let wait = if drains {
+            u64::MAX / 2
+        } else if rng.chance(500) {
+            rng.range(50_000, 3_000_000)
+        } else {
+            0
+        };
         let (leaves, leaves_parked) = (!drains && rng.chance(40), !drains && rng.chance(100));
         let slot = Slot(0);
         let deadline = ctx.t + wait;
-        let call = Call {
-            slot,
-            pop,
-            order,
-            next: 0,
-            claims: Vec::new(),
-            deadline,
-            leaves,
-            leaves_parked,
-            held_back: false,
-        };
+        let call =
+            Call { slot, pop, order, next: 0, claims: Vec::new(), deadline, leaves, leaves_parked, held_back: false };
         self.ask(ctx, call);
     }
 
@@ -245,8 +242,7 @@ impl Consumer {
         let slot = ctx.shared.slot(self.home);
         ctx.cover.hit(Thing::Parked);
         for shard in &call.order {
-            let watch =
-                Watch { from: call.pop.from.clone(), group: call.pop.group.clone(), start: call.pop.start };
+            let watch = Watch { from: call.pop.from.clone(), group: call.pop.group.clone(), start: call.pop.start };
             ctx.send(*shard, slot, Command::Watch(watch));
         }
         self.tag += 1;

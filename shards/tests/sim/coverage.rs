@@ -20,8 +20,9 @@ things! {
     LaneMoved, LaneBusy, LaneGone, CursorStale, CursorBusy, CursorGone,
     Unavailable, UnknownApplied, UnknownNotApplied, UnknownAppliedLate, LateAnswer, Outage, Poison,
     RetentionUnderLag, EvidenceRead, EvidencePurged, QueueDeleted, Configured, Seek, ClockJump, Restart,
-    ForeignWrite, TwoBrokersOneLane, WindowReload, KeysPaged, RecordsRead, PackedStored,
+    ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, KeysPaged, RecordsRead, PackedStored,
     HeldByDelay, HeldByWindow,
+    Sealed, RunRowsRead, RunsLoaded, RunsDropped, RunGone,
 }
 
 /// Counts per thing.

@@ -28,6 +28,9 @@ pub struct Fate {
     pub sure: bool,
 }
 
+/// Operations of one move at most. An engine that fuses several of one cursor into a move is understood as well.
+const DEPTH_MAX: usize = 4;
+
 /// A way to get from one state to another.
 type Path = Vec<(Candidate, Option<Judged>)>;
 
@@ -122,11 +125,15 @@ impl Oracle {
 
     fn explain(&mut self, case: &Case, group: GroupId) {
         let mut found: Vec<Path> = Vec::new();
-        self.search(case, case.before, None, &mut Vec::new(), &mut found);
+        for depth in 0..=DEPTH_MAX {
+            self.search(case, depth, case.before, None, &mut Vec::new(), &mut found);
+            if !found.is_empty() {
+                break;
+            }
+        }
         if found.is_empty() {
-            let overlaps = case.before.live(case.now.stamp)
-                && case.after.lease.is_some()
-                && case.after.lease != case.before.lease;
+            let overlaps =
+                case.before.live(case.now.stamp) && case.after.lease.is_some() && case.after.lease != case.before.lease;
             let what = if overlaps { "C7: two leases overlap" } else { "a cursor move that nothing explains" };
             let asks: Vec<String> = case.candidates.iter().map(|candidate| self.describe(candidate)).collect();
             let text = format!(
@@ -140,8 +147,8 @@ impl Oracle {
         if let Some((Candidate::Pop(index), _)) = found[0].last() {
             self.grant(case, group, *index);
         }
-        if case.letter.is_some() {
-            self.letters.push((case.id, group));
+        if let Some(letter) = case.letter {
+            self.letters.push((case.id, group, letter.offset));
         }
     }
 
@@ -162,16 +169,18 @@ impl Oracle {
         }
     }
 
-    /// Depth first over orders of candidates; there are seldom more than three.
+    /// Orders of up to `depth` candidates that lead from `state` to the state after the move; the shortest tell the
+    /// story. An ack set moves a cursor once.
     fn search(
         &self,
         case: &Case,
+        depth: usize,
         state: Cursor,
         letter: Option<&crate::ack_model::Letter>,
         path: &mut Path,
         found: &mut Vec<Path>,
     ) {
-        const PATHS_MAX: usize = 8;
+        const PATHS_MAX: usize = 24;
         if found.len() >= PATHS_MAX {
             return;
         }
@@ -180,21 +189,22 @@ impl Oracle {
             return;
         }
         let part = &self.ledger.parts[&case.id];
-        if path.is_empty() && state.batch_end.is_some_and(|end| end < part.log_start) {
+        if depth > 0 && path.is_empty() && state.batch_end.is_some_and(|end| end < part.log_start) {
             // Retention took all that was granted before it was delivered: the broker gives it back itself.
             found.extend(given_back(&state, &case.after).filter(|next| same(next, &case.after)).map(|_| Vec::new()));
         }
         for candidate in case.candidates {
-            if path.iter().any(|(used, _)| used == candidate) || path.len() > 3 {
+            if path.iter().any(|(used, _)| used == candidate) || path.len() >= depth {
                 continue;
             }
             match *candidate {
+                Candidate::Ack(index, set) if self.asks[index].fates[set].iter().any(|fate| fate.sure) => {}
                 Candidate::Ack(index, set) => {
                     for judged in self.judgements(index, set, case, &state) {
                         let Some(next) = judged.next else { continue };
                         let letter = judged.letter.clone().or(letter.cloned());
                         path.push((*candidate, Some(judged)));
-                        self.search(case, next, letter.as_ref(), path, found);
+                        self.search(case, depth, next, letter.as_ref(), path, found);
                         path.pop();
                     }
                 }
@@ -203,7 +213,7 @@ impl Oracle {
                     if *lease == state.lease {
                         if let Some(next) = given_back(&state, &case.after) {
                             path.push((*candidate, None));
-                            self.search(case, next, letter, path, found);
+                            self.search(case, depth, next, letter, path, found);
                             path.pop();
                         }
                     }
@@ -231,7 +241,8 @@ impl Oracle {
                 for unreadable in either(Offset(0), part.log_start) {
                     let live = state.live(case.now.stamp);
                     for last_offset in self.log_ends(case.id, &sets[set], since) {
-                        let assume = Assume { live, last_offset, forgotten, unreadable };
+                        let unsure = self.nearly_over(state, case.now.stamp);
+                        let assume = Assume { live, unsure, last_offset, forgotten, unreadable };
                         let judged = judge(state, part, &sets[set], &options, assume);
                         if !all.contains(&judged) {
                             all.push(judged);
@@ -241,6 +252,11 @@ impl Oracle {
             }
         }
         all
+    }
+
+    /// Whether the lease of a state ends about now.
+    pub fn nearly_over(&self, state: &Cursor, now: Stamp) -> bool {
+        state.lease.is_some() && (state.expires.0 - now.0).abs() <= self.slack_us + self.stale_us
     }
 
     /// Where the log may have ended, as far as a broker can know that judges a set since `since`. It only matters to

@@ -47,6 +47,10 @@ impl Oracle {
         if fates.iter().any(|fate| fits(&fate.items, fate.released)) {
             return Ok(());
         }
+        let deleted = self.ledger.parts.get(&set.partition).is_some_and(|part| !part.alive);
+        if deleted && (all(AckOutcome::ConsumerNotFound) || all(AckOutcome::NotOwned)) {
+            return Ok(());
+        }
         if !disturbed && let Some(fate) = fates.iter().find(|fate| fate.sure) {
             return Err(format!("the cursor was moved by it ({fate:?})"));
         }
@@ -69,7 +73,8 @@ impl Oracle {
                 for forgotten in either(Offset(0), part.forgotten) {
                     for unreadable in either(Offset(0), part.log_start) {
                         for last_offset in self.log_ends(set.partition, set, began.t) {
-                            let assume = Assume { live, last_offset, forgotten, unreadable };
+                            let unsure = self.nearly_over(state, now.stamp);
+                            let assume = Assume { live, unsure, last_offset, forgotten, unreadable };
                             for options in &options {
                                 let judged = judge(state, part, set, options, assume);
                                 if judged.next.is_none() && fits(&judged.items, judged.released) {

@@ -5,11 +5,11 @@ use crate::coverage::Thing;
 use crate::frame;
 use crate::ledger::{Moment, Note, WrittenSegment};
 use crate::oracle::{Ask, At, Oracle, SentDraft};
+use bytes::Bytes;
 use queen_shards::command::DraftVerdict;
 use queen_shards::effect::{Append, AppendOutcome, LaneOutcome, key_at};
 use queen_shards::ids::{Offset, PartitionId};
 use queen_shards::limits::{COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX};
-use bytes::Bytes;
 
 impl Oracle {
     /// The form of a fused commit: lanes in ascending order and once each, segments in lane and offset order.
@@ -109,7 +109,7 @@ impl Oracle {
             let pushed = self.pushed.get(&one.id).and_then(|pushed| self.asks[pushed.ask].delivered);
             let since = pushed.map_or(emitted, |pushed| pushed.t);
             self.check_window(now, since, id, key, segment.created_at, offset);
-            rows.push((one.id, key, len as u32));
+            rows.push((one.id, key));
             at += len;
         }
         self.must(flags == segment.flags, id, "a segment's flags are not those of its frames");
@@ -192,7 +192,8 @@ impl Oracle {
                 DraftVerdict::Failed => {
                     self.hit(Thing::PushFailed);
                     let (at, since) = (self.asks[index].at, self.asks[index].delivered.expect("delivered").t);
-                    let fair = draft.poison || self.disturbed(at, since) || self.poisoned(&draft.queue, &draft.partition);
+                    let fair =
+                        draft.poison || self.disturbed(at, since) || self.poisoned(&draft.queue, &draft.partition);
                     if !fair {
                         let id = self.ledger.named.get(&(draft.queue.clone(), draft.partition.clone()));
                         self.fail(id.and_then(|ids| ids.last().copied()), "a push failed without a fault");

@@ -2,10 +2,10 @@
 //! had, and since when. Kept from the requests and answers at the store's door, never read from the store's tables.
 
 use crate::store::{Cursor, Store};
+use bytes::Bytes;
 use queen_shards::command::Codec;
 use queen_shards::effect::Options;
 use queen_shards::ids::{GroupId, Key, LeaseId, MessageId, Offset, PartitionId, QueueId, Slot, Stamp};
-use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -22,7 +22,6 @@ pub struct Written {
     pub id: MessageId,
     pub key: Key,
     pub created_at: Stamp,
-    pub size: u32,
     /// Which of the segments holds it.
     pub segment: u32,
 }
@@ -72,12 +71,12 @@ impl Part {
         self.answered.push((t, top.max(offset)));
     }
     /// Records a committed segment. The caller has checked that it begins at the end.
-    pub fn write(&mut self, segment: WrittenSegment, ids: &[(MessageId, Key, u32)]) {
-        for (i, (id, key, size)) in ids.iter().enumerate() {
+    pub fn write(&mut self, segment: WrittenSegment, ids: &[(MessageId, Key)]) {
+        for (i, (id, key)) in ids.iter().enumerate() {
             let offset = segment.base.plus(i as i64);
             self.offsets.entry(*key).or_default().push(offset);
             let (created_at, at) = (segment.created_at, self.segments.len() as u32);
-            self.messages.push(Written { id: *id, key: *key, created_at, size: *size, segment: at });
+            self.messages.push(Written { id: *id, key: *key, created_at, segment: at });
         }
         self.segments.push(segment);
     }
@@ -100,15 +99,13 @@ pub struct Track {
     /// Former states, each with the time it ended.
     pub past: Vec<(u64, Cursor)>,
     pub grants: Vec<Grant>,
-    /// Highest offset whose completion a consumer was promised since the last seek.
-    pub promised: Offset,
     pub since: u64,
     pub gone: Option<u64>,
 }
 
 impl Track {
     pub fn new(t: u64, row: Cursor) -> Track {
-        Track { row, past: Vec::new(), grants: Vec::new(), promised: Offset::NONE, since: t, gone: None }
+        Track { row, past: Vec::new(), grants: Vec::new(), since: t, gone: None }
     }
     pub fn set(&mut self, t: u64, row: Cursor) {
         self.past.push((t, self.row));
@@ -163,7 +160,11 @@ impl std::fmt::Display for Note {
             }
             Note::Asked { slot, broker, what } => write!(f, "asked {:#x}@{broker} {what}", slot.0),
             Note::Answered { slot, broker, what } => write!(f, "answered {:#x}@{broker} {what}", slot.0),
-            other => write!(f, "{other:?}"),
+            Note::LogStart(to) => write!(f, "log starts at {to}"),
+            Note::Purged(to) => write!(f, "keys below {to} are forgotten"),
+            Note::Seek { group, committed } => write!(f, "{group:?} seeks to {committed}"),
+            Note::Seeded { group, committed } => write!(f, "{group:?} begins at {committed}"),
+            Note::Deleted => write!(f, "deleted"),
         }
     }
 }

@@ -77,7 +77,7 @@ fn simulate(seed: u64, turns: u64, planted: Planted, verbose: bool) -> Trace {
     world.heal();
     let until = world.t + 10_000_000;
     while world.step(until) {}
-    world.oracle.finish(&world.store);
+    world.finish();
     Trace { hash: world.trace, cover: world.oracle.cover.clone() }
 }
 
@@ -159,6 +159,19 @@ fn survey() {
     for (kind, seeds) in kinds {
         println!("{:>5} {kind}   {:?}", seeds.len(), &seeds[..seeds.len().min(6)]);
     }
+}
+
+/// Not a test: seeds that met something most often. `SIM_THING=Woken`.
+#[test]
+#[ignore = "a tool"]
+fn most() {
+    let name = std::env::var("SIM_THING").unwrap_or_else(|_| "Woken".into());
+    let thing = coverage::THINGS.iter().find(|(_, known)| *known == name).expect("a thing").0;
+    let seeds = 0..number("SIM_SEEDS", 500);
+    let met = seeds.map(|seed| (simulate(seed, turns(), Planted::Nothing, false).cover.count(thing), seed));
+    let mut met: Vec<(u64, u64)> = met.collect();
+    met.sort_unstable();
+    println!("{name}: median {:?}, most {:?}", met[met.len() / 2], &met[met.len().saturating_sub(12)..]);
 }
 
 #[test]

@@ -10,10 +10,10 @@ use crate::explain::Candidate;
 use crate::frame;
 use crate::ledger::{Ledger, Moment, Note};
 use crate::store::{Planted, Store};
+use bytes::Bytes;
 use queen_shards::command::{AckSet, Command, Pop, PopFrom, QUEUE_MODE, Verdict};
 use queen_shards::effect::{Append, CursorMove};
 use queen_shards::ids::{CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, Slot, Stamp};
-use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -100,7 +100,8 @@ pub struct Oracle {
     pub faults: BTreeMap<At, u64>,
     /// Shards of each broker.
     pub shards_of: Vec<usize>,
-    pub letters: Vec<(PartitionId, GroupId)>,
+    /// Dead letters that moves have promised.
+    pub letters: Vec<(PartitionId, GroupId, Offset)>,
     pub healed: Option<u64>,
     flying: BTreeMap<At, Flying>,
     pub verbose: bool,
@@ -345,11 +346,13 @@ impl Oracle {
             let same = store.cursors.get(&(*id, *group)) == Some(&track.row);
             self.must(same, *id, "a cursor row is not what its moves made it");
         }
-        let alive = |id: &PartitionId| store.partitions.contains_key(id);
-        let letters = self.letters.iter().filter(|(id, _)| alive(id)).count();
-        if letters != store.dead.len() {
-            let lost = self.letters.iter().find(|(id, _)| alive(id)).map(|(id, _)| *id);
-            self.fail(lost, &format!("{letters} dead letters were promised, {} are filed", store.dead.len()));
+        let mut promised = self.letters.clone();
+        promised.retain(|(id, _, _)| store.partitions.contains_key(id));
+        let mut filed: Vec<_> = store.dead.iter().map(|row| (row.partition, row.group, row.letter.offset)).collect();
+        (promised.sort_unstable(), filed.sort_unstable());
+        if promised != filed {
+            let lost = promised.iter().find(|letter| !filed.contains(letter)).map(|letter| letter.0);
+            self.fail(lost, &format!("dead letters promised {promised:?}, filed {filed:?}"));
         }
     }
 

@@ -79,8 +79,7 @@ impl Producer {
         let mut by_shard: BTreeMap<usize, (Vec<Draft>, Vec<Group>)> = BTreeMap::new();
         for group in groups {
             let queue = &ctx.plan.queues[group.queue];
-            let lane =
-                LaneKey::new(TenantId::DEFAULT, queue.name.clone(), queue.partitions[group.partition].clone());
+            let lane = LaneKey::new(TenantId::DEFAULT, queue.name.clone(), queue.partitions[group.partition].clone());
             let (keys, frames, flags) = frame::pack(&group.messages);
             let packed = (frames.len() > 600 && ctx.rng.chance(100)).then(|| zstd(&frames));
             let (drafts, of_shard) = by_shard.entry(lane.owner(self.home.shards)).or_default();

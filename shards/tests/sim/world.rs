@@ -86,6 +86,7 @@ pub struct World {
     /// When the last command of a client to a shard arrives: the next one does not overtake it.
     sent: BTreeMap<(usize, usize), u64>,
     outage_until: u64,
+    window_bytes: BTreeMap<At, usize>,
     inbox: Vec<Event>,
     effects: Vec<Effect>,
     /// Changes of options that not all shards have heard of: slots that are open, queue, version.
@@ -99,13 +100,15 @@ const TOGETHER_US: u64 = 60;
 impl World {
     pub fn new(seed: u64, planted: Planted, verbose: bool) -> World {
         let mut rng = Rng::new(seed);
-        let plan = Plan::new(&mut rng);
+        let mut plan = Plan::new(&mut rng);
+        plan.seal(&mut Rng::new(seed ^ 0x5ea1));
         let mut oracle = Oracle::new(seed, planted, Coverage::default());
         oracle.solo = plan.solo();
         oracle.shards_of = plan.brokers.clone();
         oracle.window_batch = plan.window_batch;
         oracle.verbose = verbose;
-        oracle.slack_us = 2_000 + if plan.faults.jumps { 300_000 } else { 0 } + if plan.drift != 0 { 60_000 } else { 0 };
+        oracle.slack_us =
+            2_000 + if plan.faults.jumps { 300_000 } else { 0 } + if plan.drift != 0 { 60_000 } else { 0 };
         oracle.stale_us = 3 * plan.latency.1 as i64 + if plan.faults.late > 0 { plan.late_us as i64 * 2 } else { 0 };
         let keys_page = if rng.chance(250) { 12 } else { u64::MAX };
         let store = Store { planted: Some(planted), busy: plan.faults.busy, keys_page, ..Store::default() };
@@ -127,6 +130,7 @@ impl World {
             owner: BTreeMap::new(),
             sent: BTreeMap::new(),
             outage_until: 0,
+            window_bytes: BTreeMap::new(),
             inbox: Vec::new(),
             effects: Vec::new(),
             pending_changes: Vec::new(),
@@ -196,6 +200,8 @@ impl World {
                 tail_bytes_max: tail,
                 lane_tail_bytes_max: lane_tail,
                 window_batch: self.plan.window_batch,
+                seal_keys_min: self.plan.sealing.0,
+                keys_page: self.plan.sealing.1,
             })
         });
         self.brokers[broker].shards = shards.collect();
@@ -342,6 +348,7 @@ impl World {
         let engine = &mut self.brokers[broker].shards[shard];
         engine.turn(now, &mut inbox, &mut effects);
         let deadline = engine.deadline();
+        self.watch_bounds(at);
         for effect in effects.drain(..) {
             self.perform(at, effect);
         }
@@ -355,6 +362,34 @@ impl World {
             let epoch = self.brokers[broker].epoch;
             self.later(when - self.t, Due::Turn { at, epoch });
         }
+    }
+
+    /// Memory keeps its bounds after every turn.
+    fn watch_bounds(&mut self, at: At) {
+        let sizes = self.brokers[at.0].shards[at.1].sizes();
+        let (window, tail, _) = self.plan.memory;
+        if sizes.tail_bytes > tail {
+            self.oracle.fail(None, &format!("tails of {at:?} are over their bound: {sizes:?}"));
+        }
+        let before = self.window_bytes.insert(at, sizes.window_bytes).unwrap_or(0);
+        if before > window && sizes.window_bytes < before {
+            self.oracle.hit(Thing::WindowEvicted);
+        }
+    }
+
+    /// When all is done, no engine holds anything for anybody.
+    pub fn finish(&mut self) {
+        for (b, broker) in self.brokers.iter().enumerate() {
+            for (s, shard) in broker.shards.iter().enumerate() {
+                let sizes = shard.sizes();
+                let waiting =
+                    [sizes.waiting_drafts, sizes.waiting_pops, sizes.waiting_acks, sizes.watches, sizes.calls];
+                if waiting != [0; 5] {
+                    self.oracle.fail(None, &format!("shard {:?} still holds something: {sizes:?}", (b, s)));
+                }
+            }
+        }
+        self.oracle.finish(&self.store);
     }
 
     fn perform(&mut self, at: At, effect: Effect) {
@@ -492,6 +527,11 @@ impl World {
                 }
             }
             (Call::ReadRecords { .. }, _) => self.oracle.hit(Thing::RecordsRead),
+            (Call::SealRun { .. }, _) => self.oracle.hit(Thing::Sealed),
+            (Call::DropRuns { .. }, _) => self.oracle.hit(Thing::RunsDropped),
+            (_, Reply::Runs { runs, .. }) if !runs.is_empty() => self.oracle.hit(Thing::RunsLoaded),
+            (_, Reply::RunRows(rows)) if rows.iter().any(Option::is_none) => self.oracle.hit(Thing::RunGone),
+            (_, Reply::RunRows(_)) => self.oracle.hit(Thing::RunRowsRead),
             _ => {}
         }
     }
