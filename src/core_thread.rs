@@ -266,6 +266,11 @@ impl Core {
         futures_util::future::join_all(told).await;
     }
 
+    /// Whether the broker shuts down.
+    pub fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
     /// Resolves when the broker shuts down; parked pops then answer 204.
     pub async fn shutdown(&self) {
         std::future::poll_fn(|cx| {

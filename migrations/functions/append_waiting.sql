@@ -21,6 +21,7 @@ create or replace function queen.append_waiting(
 )
 returns table (state smallint, last_offset bigint, created_at timestamptz, asked_at timestamptz)
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off

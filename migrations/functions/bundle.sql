@@ -61,6 +61,7 @@ returns table (
     asked_at timestamptz
 )
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off

@@ -7,6 +7,7 @@
 create or replace function queen.drop_runs(p_partition bigint, p_base bigint[], p_last bigint[])
 returns bigint
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off

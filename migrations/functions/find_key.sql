@@ -6,6 +6,7 @@
 create or replace function queen.find_key(p_partition bigint, p_from bigint, p_to bigint, p_since timestamptz, p_key bytea)
 returns bigint
 language plpgsql stable
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off

@@ -8,6 +8,7 @@
 create or replace function queen.purge_runs(p_limit integer)
 returns integer
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$

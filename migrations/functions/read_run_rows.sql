@@ -11,6 +11,7 @@ create or replace function queen.read_run_rows(
 )
 returns table (ord bigint, bytes bytea)
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off

@@ -12,6 +12,7 @@ create or replace function queen.read_runs(
 )
 returns table (base_offset bigint, last_offset bigint, bytes bytea, before timestamptz, complete boolean)
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off

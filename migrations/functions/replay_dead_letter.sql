@@ -10,6 +10,7 @@
 create or replace function queen.replay_dead_letter(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_custom_plan
 as $$
 declare

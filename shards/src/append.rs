@@ -338,22 +338,26 @@ impl Shard {
         self.effects.push(Effect::Append { commit, append });
     }
 
+    /// Lets keys go that cannot make a duplicate any more.
+    pub(crate) fn expire_window(&mut self, at: Ref, floor: Stamp) {
+        self.expire_runs(at, kept_from(floor));
+        let lane = &mut self.lanes[at];
+        let before = lane.window.bytes();
+        lane.window.expire(kept_from(floor));
+        // What is forgotten here must be read again when the queue's window is raised.
+        lane.window_since = lane.window_since.max(kept_from(floor));
+        self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
+    }
+
     /// Judges the first `take` drafts of a lane and adds what is to be written to the commit.
     fn judge(&mut self, at: Ref, take: usize, append: &mut Append) -> FlyingLane {
         let floor = self.dedup_floor(at);
         if let Some(floor) = floor {
-            self.expire_runs(at, kept_from(floor));
+            self.expire_window(at, floor);
         }
         let index = append.lanes.len() as u32;
         let lane = &mut self.lanes[at];
         lane.state = LaneState::Flying;
-        if let Some(floor) = floor {
-            let before = lane.window.bytes();
-            lane.window.expire(kept_from(floor));
-            // What is forgotten here must be read again when the queue's window is raised.
-            lane.window_since = lane.window_since.max(kept_from(floor));
-            self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
-        }
         let sealed = floor.is_some() && lane.runs().is_some();
         let mut run = Run::new(index);
         let mut close_keys: HashMap<Key, Offset> = HashMap::new();

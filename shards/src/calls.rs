@@ -10,6 +10,7 @@ use crate::limits::CALLS_MAX;
 use crate::place::LaneKey;
 use crate::prepare::PrepareTicket;
 use crate::seal::{LoadingRuns, Probing};
+use crate::sealed::RowId;
 use crate::settle::Resolving;
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -24,6 +25,7 @@ pub(crate) enum Pending {
     Reverify { lane: Ref },
     LearnLane { job: Ref, lane: Ref, ours: bool },
     PrepareLane { ticket: PrepareTicket },
+    PrepareRows { lane: Ref, ticket: PrepareTicket, rows: Vec<RowId> },
     LoadKeys { lane: Ref, to: Offset, since: Option<Stamp> },
     LoadRuns(LoadingRuns),
     SealRun { number: u64 },
@@ -98,6 +100,13 @@ impl Shard {
             Pending::LearnLane { job, lane, ours } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.lane_learnt(job, lane, ours, row);
+            }
+            Pending::PrepareRows { lane, ticket, rows } => {
+                let read = result.and_then(|reply| match reply {
+                    Reply::RunRows(read) => Ok(read),
+                    other => Err(unexpected(&other)),
+                });
+                self.prepare_rows_read(lane, ticket, rows, read);
             }
             Pending::PrepareLane { ticket } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());

@@ -10,12 +10,16 @@ use crate::bundle::{News, PrepareLane, Prepared, PreparedLane, PreparedSet, firs
 use crate::calls::Pending;
 use crate::command::{AckSet, Record, Verdict};
 use crate::effect::{Call, CursorTo, LaneRow, StoreError, key_at};
-use crate::ids::{GroupId, LeaseId, Micros, Offset, PartitionId, Slot};
+use crate::ids::{GroupId, LeaseId, Micros, PartitionId, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_NEVER};
 use crate::moves::apply;
+use crate::limits::RUN_ROWS_MAX;
 use crate::place::LaneKey;
+use crate::sealed::{self, RowId, Sealed};
 use crate::shard::Shard;
 use crate::slab::Ref;
+use bytes::Bytes;
+use std::collections::BTreeSet;
 
 /// One prepare command.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(crate) struct PrepareJob {
     asked: Vec<PrepareLane>,
     lanes: Vec<Option<PreparedLane>>,
     sets: Option<Vec<PreparedSet>>,
+    /// Rows of sealed runs that were read and hold none of a lane's keys.
+    clean: Vec<BTreeSet<(PartitionId, RowId)>>,
     /// Lanes without an answer.
     left: usize,
 }
@@ -51,7 +57,7 @@ impl Shard {
         leases: Vec<LeaseId>,
     ) {
         let n = asked.len();
-        let job = PrepareJob { slot, asked, lanes: vec![None; n], sets: None, left: n };
+        let job = PrepareJob { slot, asked, lanes: vec![None; n], sets: None, clean: vec![BTreeSet::new(); n], left: n };
         let job = self.prepares.insert(job);
         for index in 0..n {
             self.prepare_lane(PrepareTicket { job, index });
@@ -108,26 +114,59 @@ impl Shard {
             return;
         }
         let floor = self.dedup_floor(at);
-        let lane = &mut self.lanes[at];
-        let (partition, verified) = (lane.id, lane.verified);
-        for ticket in std::mem::take(&mut lane.preparing) {
-            let asked = &self.prepares[ticket.job].asked[ticket.index];
+        for ticket in std::mem::take(&mut self.lanes[at].preparing) {
             let lane = &self.lanes[at];
-            let window = &lane.window;
-            // A key that a sealed run might hold is not looked up here: the statement judges all that is stored.
-            let sealed = lane.runs().zip(floor).is_some_and(|(runs, floor)| {
-                let mut keys = (0..asked.keys.len() / 16).map(|i| key_at(&asked.keys, i));
-                !asked.all_minted && keys.any(|key| runs.might_hold(key, floor).next().is_some())
-            });
-            let verified = if sealed { Offset::NONE } else { verified };
-            let duplicate = match floor {
-                Some(floor) if !asked.all_minted => {
-                    first_stored(&asked.keys, |key| window.probe(key, floor).is_some())
+            let (partition, verified) = (lane.id, lane.verified);
+            let job = &self.prepares[ticket.job];
+            let (asked, clean) = (&job.asked[ticket.index], &job.clean[ticket.index]);
+            let mut duplicate = None;
+            if let Some(floor) = floor.filter(|_| !asked.all_minted) {
+                duplicate = first_stored(&asked.keys, |key| lane.window.probe(key, floor).is_some());
+                let rows = match lane.runs().filter(|_| duplicate.is_none()) {
+                    Some(runs) => rows_to_read(runs, &asked.keys, floor, |row| !clean.contains(&(partition, row))),
+                    None => Vec::new(),
+                };
+                if !rows.is_empty() {
+                    let call = Call::ReadRunRows { partition, rows: rows.clone() };
+                    self.ask(call, Pending::PrepareRows { lane: at, ticket, rows });
+                    continue;
                 }
-                _ => None,
-            };
+            }
             self.lane_prepared(ticket, PreparedLane::Known { partition, verified, duplicate });
         }
+    }
+
+    /// Rows of sealed runs that may hold keys of a bundle. What they do not hold is not asked for again.
+    pub(crate) fn prepare_rows_read(
+        &mut self,
+        at: Ref,
+        ticket: PrepareTicket,
+        asked: Vec<RowId>,
+        rows: Result<Vec<Option<Bytes>>, StoreError>,
+    ) {
+        let Ok(rows) = rows else { return self.lane_prepared(ticket, PreparedLane::Failed) };
+        let floor = self.dedup_floor(at);
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return self.prepare_lane(ticket) };
+        let (partition, verified) = (lane.id, lane.verified);
+        let gone = asked.iter().zip(&rows).find(|(_, row)| row.is_none()).map(|(id, _)| id.run);
+        let job = &mut self.prepares[ticket.job];
+        if let Some(floor) = floor.filter(|_| gone.is_none()) {
+            let held = |key| rows.iter().flatten().any(|row| sealed::find_in_row(row, key, floor).is_some());
+            let duplicate = first_stored(&job.asked[ticket.index].keys, held);
+            if duplicate.is_some() {
+                return self.lane_prepared(ticket, PreparedLane::Known { partition, verified, duplicate });
+            }
+            job.clean[ticket.index].extend(asked.into_iter().map(|row| (partition, row)));
+        }
+        lane.preparing.push(ticket);
+        if let Some(gone) = gone {
+            // Removed by a broker or a clean-up that saw it expire. What is stored is read again.
+            if lane.state != LaneState::Loading {
+                self.drop_window(at);
+            }
+            self.remove_runs(at, &[gone]);
+        }
+        self.prepare(at);
     }
 
     /// Nothing can be said of a lane.
@@ -224,19 +263,20 @@ impl Shard {
 
     /// Takes over a record that comes right after what is verified.
     fn follow(&mut self, at: Ref, record: Record) {
-        let keep = self.dedup_floor(at).is_some();
-        let lane = &mut self.lanes[at];
-        let window_before = lane.window.bytes();
-        if keep && lane.window_since != SINCE_NEVER {
+        let floor = self.dedup_floor(at).filter(|_| self.lanes[at].window_since != SINCE_NEVER);
+        if let Some(floor) = floor {
+            self.expire_window(at, floor);
+            let lane = &mut self.lanes[at];
+            let before = lane.window.bytes();
             lane.window.insert(record.base, record.created_at, &record.keys);
-        } else {
-            lane.window_since = SINCE_NEVER;
+            self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
+        } else if self.lanes[at].window_since != SINCE_NEVER {
+            self.drop_window(at);
         }
+        let lane = &mut self.lanes[at];
         lane.verified = record.last();
         lane.last_created_at = record.created_at;
         lane.saw_end(record.last());
-        let window_after = lane.window.bytes();
-        self.window_bytes = (self.window_bytes + window_after).saturating_sub(window_before);
         self.feed_tail(at, [record]);
         self.prepare(at);
         self.offer_all(at);
@@ -323,4 +363,16 @@ impl Shard {
         let remembered = !cursor.busy && cursor.row.is_some_and(|row| row.version == version);
         remembered.then_some((lane, cursor.group))
     }
+}
+
+/// Rows that may hold one of the keys and are not known to hold none, so many as one answer may have; sorted.
+fn rows_to_read(runs: &Sealed, keys: &[u8], floor: Stamp, wanted: impl Fn(RowId) -> bool) -> Vec<RowId> {
+    let mut rows = BTreeSet::new();
+    for i in 0..keys.len() / 16 {
+        rows.extend(runs.might_hold(key_at(keys, i), floor).filter(|row| wanted(*row)));
+        if rows.len() >= RUN_ROWS_MAX {
+            break;
+        }
+    }
+    rows.into_iter().take(RUN_ROWS_MAX).collect()
 }

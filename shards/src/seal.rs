@@ -233,7 +233,7 @@ impl Shard {
         self.remove_runs(at, &gone);
     }
 
-    fn remove_runs(&mut self, at: Ref, runs: &[RunId]) {
+    pub(crate) fn remove_runs(&mut self, at: Ref, runs: &[RunId]) {
         let partition = self.lanes[at].id;
         for runs in runs.chunks(DROP_RUNS_MAX) {
             self.ask(Call::DropRuns { partition, runs: runs.to_vec() }, Pending::DropRuns);

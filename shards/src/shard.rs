@@ -573,7 +573,7 @@ impl Shard {
             waiting_drafts: self.pushes.len(),
             waiting_pops: self.pops.len(),
             waiting_acks: self.acks.len(),
-            waiting_bundles: self.prepares.len() + self.bundles.len(),
+            waiting_bundles: self.prepares.len() + self.heards.len() + self.bundles.len(),
             watches: self.watches.len(),
             calls: self.calls.len(),
         }

@@ -355,7 +355,6 @@ fn a_mixed_run_has_no_deadlock() {
             let pick = |k: u32| (random >> (20 + k)) as usize;
             let (queue, other) = (&queues[pick(0) % 3], &queues[pick(5) % 4]);
             let partition = |k: u32| format!("p{}", pick(k) % 12);
-            if n % 5 == 0 { eprintln!("{t} {n} {:?}", Instant::now()); }
             let key = format!("{t}-{n}");
             match t {
                 0..8 => {

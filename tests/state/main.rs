@@ -8,6 +8,8 @@ mod delete;
 mod groups;
 mod lease;
 mod listings;
+mod messages;
+mod retention;
 
 use cluster::Db;
 

@@ -206,7 +206,7 @@ impl World {
                             events.push(event);
                         }
                     }
-                    other => panic!("nobody pops or bundles: {other:?}"),
+                    Effect::Move { .. } | Effect::Bundle { .. } => panic!("nobody pops"),
                 }
             }
             let due = self.shard.deadline().is_some_and(|at| at <= Micros(self.now));

@@ -54,7 +54,7 @@ impl Oracle {
             self.fail(None, &format!("a move for {partition:?}, which was never made"));
         };
         let mut found = Vec::new();
-        for &index in self.movers.iter().filter(|index| self.asks[**index].at == at) {
+        for &index in self.movers.iter().filter(|index| self.asks[**index].at == at && !self.asks[**index].prepares) {
             match &self.asks[index].ask {
                 Ask::Ack(sets) => {
                     let mine = sets.iter().enumerate().filter(|(_, s)| s.partition == partition && s.group == *name);
