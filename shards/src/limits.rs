@@ -46,6 +46,9 @@ pub const WINDOW_IDLE_US: u64 = 2_000_000;
 pub const SWEEP_STEP: usize = 256;
 /// Keys a window must have to be sealed: below, the run's row and its statement cost more than the memory is worth.
 pub const SEAL_KEYS_MIN: usize = 16384;
+/// A window is sealed when it has at least one in so many of the keys that its lane's runs have: filters take 2.3 bytes
+/// a key, a window 23.
+pub const SEAL_SHARE: usize = 8;
 /// After a run could not be stored, the next one is tried so much later.
 pub const SEAL_RETRY_US: u64 = 5_000_000;
 /// Bytes of sealed runs in one page of a load: about four million keys, decoded in a few milliseconds.
