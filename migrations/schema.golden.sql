@@ -1,5 +1,33 @@
 CREATE SCHEMA queen;
 
+CREATE TABLE queen.queues (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    namespace text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    task text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    priority integer DEFAULT 0 NOT NULL,
+    lease_time integer,
+    retry_limit integer DEFAULT 3 NOT NULL,
+    retry_delay integer DEFAULT 1000 NOT NULL,
+    max_size integer DEFAULT 0 NOT NULL,
+    ttl integer DEFAULT 3600 NOT NULL,
+    dead_letter_queue boolean DEFAULT true NOT NULL,
+    dlq_after_max_retries boolean DEFAULT true NOT NULL,
+    delayed_processing integer DEFAULT 0 NOT NULL,
+    window_buffer integer DEFAULT 0 NOT NULL,
+    retention_seconds integer DEFAULT 0 NOT NULL,
+    completed_retention_seconds integer DEFAULT 0 NOT NULL,
+    retention_enabled boolean DEFAULT false NOT NULL,
+    encryption_enabled boolean DEFAULT false NOT NULL,
+    max_wait_time_seconds integer DEFAULT 0 NOT NULL,
+    min_pop_wait_time integer DEFAULT 0 NOT NULL,
+    dedup_window_seconds integer DEFAULT 3600 NOT NULL,
+    retention_sink_hold text DEFAULT ''::text NOT NULL,
+    retention_sink_hold_max_seconds integer DEFAULT 604800 NOT NULL
+);
+
 CREATE SEQUENCE queen.versions
     START WITH 1
     INCREMENT BY 1
@@ -36,6 +64,11 @@ CREATE TABLE queen.dead_letters (
     error text NOT NULL,
     retry_count integer NOT NULL,
     failed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE queen.dead_partitions (
+    partition_id bigint NOT NULL,
+    died_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
 CREATE TABLE queen.evidence (
@@ -107,32 +140,11 @@ CREATE TABLE queen.partitions (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
 
-CREATE TABLE queen.queues (
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    tenant_id uuid NOT NULL,
-    name text NOT NULL COLLATE pg_catalog."C",
-    namespace text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
-    task text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    priority integer DEFAULT 0 NOT NULL,
-    lease_time integer,
-    retry_limit integer DEFAULT 3 NOT NULL,
-    retry_delay integer DEFAULT 1000 NOT NULL,
-    max_size integer DEFAULT 0 NOT NULL,
-    ttl integer DEFAULT 3600 NOT NULL,
-    dead_letter_queue boolean DEFAULT true NOT NULL,
-    dlq_after_max_retries boolean DEFAULT true NOT NULL,
-    delayed_processing integer DEFAULT 0 NOT NULL,
-    window_buffer integer DEFAULT 0 NOT NULL,
-    retention_seconds integer DEFAULT 0 NOT NULL,
-    completed_retention_seconds integer DEFAULT 0 NOT NULL,
-    retention_enabled boolean DEFAULT false NOT NULL,
-    encryption_enabled boolean DEFAULT false NOT NULL,
-    max_wait_time_seconds integer DEFAULT 0 NOT NULL,
-    min_pop_wait_time integer DEFAULT 0 NOT NULL,
-    dedup_window_seconds integer DEFAULT 3600 NOT NULL,
-    retention_sink_hold text DEFAULT ''::text NOT NULL,
-    retention_sink_hold_max_seconds integer DEFAULT 604800 NOT NULL
+CREATE TABLE queen.queue_sizes (
+    queue_id uuid NOT NULL,
+    segments bigint NOT NULL,
+    bytes bigint NOT NULL,
+    measured_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
 CREATE TABLE queen.segments (
@@ -157,11 +169,30 @@ CREATE TABLE queen.system_state (
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE queen.totals (
+    one boolean DEFAULT true NOT NULL,
+    push_requests bigint DEFAULT 0 NOT NULL,
+    push_messages bigint DEFAULT 0 NOT NULL,
+    pop_requests bigint DEFAULT 0 NOT NULL,
+    pop_messages bigint DEFAULT 0 NOT NULL,
+    ack_requests bigint DEFAULT 0 NOT NULL,
+    ack_messages bigint DEFAULT 0 NOT NULL,
+    ack_failed bigint DEFAULT 0 NOT NULL,
+    dead_lettered bigint DEFAULT 0 NOT NULL,
+    transactions bigint DEFAULT 0 NOT NULL,
+    db_errors bigint DEFAULT 0 NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT totals_one_row CHECK (one)
+);
+
 ALTER TABLE ONLY queen.cursors
     ADD CONSTRAINT cursors_pk PRIMARY KEY (partition_id, group_id);
 
 ALTER TABLE ONLY queen.dead_letters
     ADD CONSTRAINT dead_letters_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.dead_partitions
+    ADD CONSTRAINT dead_partitions_pk PRIMARY KEY (partition_id);
 
 ALTER TABLE ONLY queen.evidence
     ADD CONSTRAINT evidence_pk PRIMARY KEY (partition_id, base_offset);
@@ -187,6 +218,9 @@ ALTER TABLE ONLY queen.partitions
 ALTER TABLE ONLY queen.partitions
     ADD CONSTRAINT partitions_pk PRIMARY KEY (id);
 
+ALTER TABLE ONLY queen.queue_sizes
+    ADD CONSTRAINT queue_sizes_pk PRIMARY KEY (queue_id);
+
 ALTER TABLE ONLY queen.queues
     ADD CONSTRAINT queues_name UNIQUE (tenant_id, name);
 
@@ -198,6 +232,9 @@ ALTER TABLE ONLY queen.segments
 
 ALTER TABLE ONLY queen.system_state
     ADD CONSTRAINT system_state_pk PRIMARY KEY (key);
+
+ALTER TABLE ONLY queen.totals
+    ADD CONSTRAINT totals_pk PRIMARY KEY (one);
 
 CREATE INDEX dead_letters_of_message ON queen.dead_letters USING btree (partition_id, message_offset);
 

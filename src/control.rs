@@ -136,7 +136,7 @@ impl Control {
 
     /// Says what the broker takes of the connections there are. Source: architecture 13, rule 27.
     fn budget(&self, facts: &StoreFacts) {
-        let takes = 3 * self.shared.shards + 2;
+        let takes = 4 * self.shared.shards + 2;
         let pool = self.shared.config.db_pool_size;
         let fits = takes <= pool && takes <= facts.connections_max as usize;
         let line = format!("takes {takes} connections of {} (DB_POOL_SIZE {pool})", facts.connections_max);
@@ -181,18 +181,22 @@ impl Control {
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
+        rt::spawn(jobs::retention(config.clone(), call));
         let control = self.clone();
         rt::spawn(jobs::measure_retained(config, async move |call: StateCall| control.call(&conn, &call).await));
     }
 
-    /// Removes what deleted queues left behind, in steps nothing waits for.
+    /// Removes what deleted queues left behind, and sealed runs that are over, in steps nothing waits for.
     async fn purge(self: Rc<Self>, conn: Rc<Conn>) {
         let config = self.shared.config.clone();
-        let rows = config.retention_batch_size as i32;
+        let (rows, limit) = (config.retention_batch_size as i32, config.stmt_timeout);
         loop {
-            let purged =
-                store::within(&conn, config.stmt_timeout, async |client| store::purge_dead(client, rows).await).await;
-            let pause = if matches!(purged, Ok(n) if n > 0) { PURGE_STEP_PAUSE } else { config.retention_interval };
+            let dead = store::within(&conn, limit, async |client| store::purge_dead(client, rows).await).await;
+            let runs = store::within(&conn, limit, async |client| store::purge_runs(client, rows).await).await;
+            let more = [dead, runs].iter().any(|done| matches!(done, Ok(1..)));
+            let pause = if more { PURGE_STEP_PAUSE } else { config.retention_interval };
             rt::sleep(pause).await;
         }
     }

@@ -14,11 +14,12 @@ use crate::store::{self, Conn};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Op;
 use queen_shards::command::{Command, Event, Verdict, Watch};
-use queen_shards::effect::{Effect, StoreError};
+use queen_shards::effect::{Call, Effect, Reply, StoreError};
 use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
+use queen_shards::sealed::Slice;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -29,6 +30,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Mail taken from the mailbox before other tasks run.
 const MAIL_BATCH: usize = 256;
+/// Longest the store may take for a sealed run: 25 MB, at a moment's notice from nobody.
+const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
 /// Period of the timer whose lateness is measured.
 const LAG_PERIOD: Duration = Duration::from_millis(100);
 /// Pause before a full mailbox is tried again.
@@ -42,10 +45,11 @@ pub enum Answer {
     Woken,
 }
 
-/// The three connections of a shard: pushes, claims and acks, everything else.
+/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else.
 struct Connections {
     append: Conn,
     moves: Conn,
+    bundle: Conn,
     cold: Conn,
 }
 
@@ -262,6 +266,11 @@ impl Core {
         futures_util::future::join_all(told).await;
     }
 
+    /// Whether the broker shuts down.
+    pub fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
     /// Resolves when the broker shuts down; parked pops then answer 204.
     pub async fn shutdown(&self) {
         std::future::poll_fn(|cx| {
@@ -290,6 +299,7 @@ impl Core {
                 let _ = self.store.set(Rc::new(Connections {
                     append: Conn::new(target.clone(), name("push")),
                     moves: Conn::new(target.clone(), name("pop")),
+                    bundle: Conn::new(target.clone(), name("transaction")),
                     cold: Conn::new(target, name("cold")),
                 }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
@@ -433,6 +443,28 @@ impl Core {
                     core.enter(Event::Moved { commit, result });
                 });
             }
+            Effect::Bundle { commit, bundles } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let limit = core.config.push_commit_timeout;
+                    let level = core.config.zstd_level;
+                    let result = core
+                        .with_conn(|c| &c.bundle, limit, async |client| store::bundle(client, &bundles, level).await)
+                        .await;
+                    // Before anybody is answered: a pop after the answer must see what was stored.
+                    let told = queen_shards::bundle::news(&bundles, &result, core.shards());
+                    let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { news }));
+                    futures_util::future::join_all(told).await;
+                    core.enter(Event::Bundled { commit, result });
+                });
+            }
+            Effect::Call { call, ask: Call::SealRun { partition, slice } } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let result = core.seal(partition, slice).await;
+                    core.enter(Event::Returned { call, result });
+                });
+            }
             Effect::Call { call, ask } => {
                 let core = self.clone();
                 rt::spawn(async move {
@@ -443,6 +475,24 @@ impl Core {
                 });
             }
         }
+    }
+
+    /// Sorts a slice on the helper thread, then stores its run, on a connection for that alone: the cold one would make
+    /// pops and first pushes wait for it.
+    async fn seal(&self, partition: PartitionId, slice: Slice) -> Result<Reply, StoreError> {
+        let Some(connections) = self.store.get().cloned() else {
+            return Err(StoreError::Unavailable("the store has not been reached yet".into()));
+        };
+        let sealed = rt::aside(move || slice.seal()).await.map_err(|e| StoreError::Unavailable(e.to_string()))?;
+        let name = format!("queen {} shard {} seal", self.config.server_id, self.index);
+        let conn = Conn::new(connections.cold.target().clone(), name);
+        let stored =
+            store::within(&conn, SEAL_STORE_MAX, async |client| store::store_run(client, partition, &sealed).await).await;
+        if let Err(error) = &stored {
+            self.metrics.shard(self.index).db_error();
+            store::log_error(error);
+        }
+        stored.map(|()| Reply::Sealed(sealed.run))
     }
 
     /// Runs `work` on one of the store connections, within `limit`. Past it the connection is given up and the outcome

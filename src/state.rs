@@ -23,6 +23,24 @@ pub enum StateFn {
     Status,
     StatusQueues,
     StatusQueue,
+    /// `http/groups.rs`
+    ListGroups,
+    LaggingGroups,
+    GetGroup,
+    UpdateSubscription,
+    SeekGroup,
+    DeleteGroup,
+    /// `http/dead_letters.rs`
+    ListDeadLetters,
+    PurgeDeadLetters,
+    FindDeadLetter,
+    ReplayDeadLetter,
+    /// `http/messages.rs`
+    ListMessages,
+    GetMessage,
+    /// `http/fetch.rs`
+    Fetch,
+    ChangedPartitions,
     /// `http/lease.rs`
     ExtendLease,
     /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
@@ -31,6 +49,14 @@ pub enum StateFn {
     ClusterMetrics,
     /// The control thread: adds this broker's counters to the lifetime totals.
     AddTotals,
+    /// `jobs`: who runs a periodic task, and the steps of a sweep.
+    ClaimTask,
+    ReleaseTask,
+    MarkPartitions,
+    RetainStep,
+    ForgetEvidence,
+    CleanupPartitions,
+    PurgeAudit,
     /// The control thread: measures the stored bytes of the next queue.
     MeasureRetained,
 }
@@ -61,10 +87,31 @@ impl StateFn {
             StateFn::Status => "status",
             StateFn::StatusQueues => "status_queues",
             StateFn::StatusQueue => "status_queue",
+            StateFn::ListGroups => "list_groups",
+            StateFn::LaggingGroups => "lagging_groups",
+            StateFn::GetGroup => "get_group",
+            StateFn::UpdateSubscription => "update_subscription",
+            StateFn::SeekGroup => "seek_group",
+            StateFn::DeleteGroup => "delete_group",
+            StateFn::ListDeadLetters => "list_dead_letters",
+            StateFn::PurgeDeadLetters => "purge_dead_letters",
+            StateFn::FindDeadLetter => "find_dead_letter",
+            StateFn::ReplayDeadLetter => "replay_dead_letter",
+            StateFn::ListMessages => "list_messages",
+            StateFn::GetMessage => "get_message",
+            StateFn::Fetch => "fetch",
+            StateFn::ChangedPartitions => "changed_partitions",
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",
             StateFn::AddTotals => "add_totals",
+            StateFn::ClaimTask => "claim_task",
+            StateFn::ReleaseTask => "release_task",
+            StateFn::MarkPartitions => "mark_partitions",
+            StateFn::RetainStep => "retain_step",
+            StateFn::ForgetEvidence => "forget_evidence",
+            StateFn::CleanupPartitions => "cleanup_partitions",
+            StateFn::PurgeAudit => "purge_audit",
             StateFn::MeasureRetained => "measure_retained",
         }
     }

@@ -27,6 +27,7 @@ create or replace function queen.append(
 )
 returns table (ord bigint, state integer, last_offset bigint, created_at timestamptz, asked_at timestamptz)
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off

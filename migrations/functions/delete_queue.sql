@@ -1,14 +1,15 @@
 -- delete_queue.sql: deletes a queue with its partitions, cursors, groups and dead letters.
 -- In     p_args: queue text.
 -- Out    {"deleted":..,"queue":..,"existed":..}.
--- Locks  queue row, then partition rows by id, then cursor rows by (partition, group), each by an ordered locking
---        select of its own: whoever waits, waits in that order. A push in flight ends first; the next one finds nothing.
+-- Locks  queue row, then group rows by id, partition rows by id, cursor rows by (partition, group), each by an ordered
+--        locking select of its own, as all that wait for them do: whoever waits, waits in that order. A push in flight ends first; the next one finds nothing.
 -- Later  segments and evidence of the dead ids, which nothing can reach, are left to purge_dead.
 -- Again  harmless.
 -- Caller src/http/resources.rs. Source: data plane 8.7, 7.6; architecture 13, rule 3.
 create or replace function queen.delete_queue(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_custom_plan
 as $$
 declare
@@ -25,6 +26,12 @@ begin
             'deleted', false, 'queue', v_name, 'existed', false,
             'message', 'Queue not found, nothing was deleted');
     end if;
+
+    perform 1
+    from queen.groups as g
+    where g.queue_id = v_queue
+    order by g.id
+    for update;
 
     perform 1
     from queen.partitions as p

@@ -17,6 +17,7 @@ returns table (
     attempt_count integer
 )
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off

@@ -22,6 +22,7 @@ returns table (
     partition_name text
 )
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off

@@ -15,6 +15,7 @@ returns table (
     encryption_enabled boolean
 )
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$

@@ -7,6 +7,7 @@
 create or replace function queen.list_queues(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
+set jit = off
 set plan_cache_mode = force_custom_plan
 as $$
 declare

@@ -6,6 +6,7 @@
 create or replace function queen.make_queue(p_tenant uuid[], p_queue text[])
 returns void
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off

@@ -47,6 +47,7 @@ returns table (
     asked_at timestamptz
 )
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off
@@ -74,9 +75,6 @@ begin
         order by c.partition_id, c.group_id
         for no key update of c skip locked
     ),
-    timed as materialized (
-        select k.*, clock_timestamp() as at from locked as k
-    ),
     judged as materialized (
         select t.*, p.queue_id, p.last_offset, p.log_start,
             p.id is not null
@@ -86,7 +84,7 @@ begin
                     when 1 then t.lease_id is not null and t.at < t.lease_expires_at
                     else t.lease_id is null or t.lease_expires_at <= t.at
                 end as holds
-        from timed as t
+        from (select k.*, clock_timestamp() as at from locked as k) as t
         left join queen.partitions as p on p.id = t.partition_id
     ),
     written as (

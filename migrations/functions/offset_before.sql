@@ -5,6 +5,7 @@
 create or replace function queen.offset_before(p_partition bigint, p_log_start bigint, p_last bigint, p_at timestamptz)
 returns bigint
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$

@@ -23,6 +23,7 @@ returns table (
     last_created_at timestamptz
 )
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off

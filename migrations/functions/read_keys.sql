@@ -13,6 +13,7 @@ create or replace function queen.read_keys(
 )
 returns table (base_offset bigint, created_at timestamptz, keys bytea, complete boolean, asked_at timestamptz)
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off

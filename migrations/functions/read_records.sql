@@ -21,6 +21,7 @@ returns table (
     log_start bigint
 )
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off

@@ -8,6 +8,7 @@
 create or replace function queen.status(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
+set jit = off
 set plan_cache_mode = force_custom_plan
 set timezone = 'UTC'
 as $$

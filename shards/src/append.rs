@@ -12,10 +12,11 @@ use crate::effect::{Append, AppendLane, AppendOutcome, AppendSegment, Call, Effe
 use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
-    BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, KEYS_PAGE, MERGE_BYTES_MAX,
-    MERGE_DRAFT_BYTES, PROVISION_MAX, REREAD_WAIT_US, WINDOW_MARGIN_US,
+    BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX, MERGE_DRAFT_BYTES,
+    PROVISION_MAX, REREAD_WAIT_US, WINDOW_MARGIN_US,
 };
 use crate::repack::{self, Packed};
+use crate::sealed::Sealed;
 use crate::shard::{Shard, Timer};
 use crate::slab::Ref;
 use crate::tail;
@@ -64,7 +65,7 @@ impl Shard {
             let at = self.lane_entry(&draft.lane);
             let lane = &mut self.lanes[at];
             lane.touched = self.now;
-            lane.drafts.push_back(WaitingDraft { job, index, draft, since: self.now });
+            lane.drafts.push_back(WaitingDraft { job, index, draft, since: self.now, probe: None });
             self.prepare(at);
         }
     }
@@ -73,7 +74,7 @@ impl Shard {
     pub(crate) fn prepare(&mut self, at: Ref) {
         let floor = self.dedup_floor(at);
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
-        if lane.drafts.is_empty() {
+        if lane.drafts.is_empty() && lane.preparing.is_empty() {
             return;
         }
         match lane.state {
@@ -82,26 +83,39 @@ impl Shard {
                 self.provision.push(at);
             }
             LaneState::Ready => {
-                let short = floor.is_some_and(|floor| lane.window_since > floor);
-                if short && lane.last_created_at >= floor.expect("short of it") {
-                    self.load_window(at);
+                if let Some(floor) = floor.filter(|&floor| floor < lane.window_since) {
+                    if lane.last_created_at >= kept_from(floor) {
+                        self.load_window(at);
+                        return;
+                    }
+                    // Nothing was stored inside the window: holding nothing, it holds all there is.
+                    self.drop_window(at);
+                    self.lanes[at].window_since = kept_from(floor);
+                }
+                self.answer_preparing(at);
+                if self.lanes[at].drafts.is_empty() {
                     return;
                 }
-                if short {
-                    // Nothing was stored inside the window: it holds all there is.
-                    lane.window_since = floor.expect("short of it");
+                if let Some(floor) = floor
+                    && self.lanes[at].runs().is_some()
+                    && !self.probe_waiting(at, floor)
+                {
+                    return;
                 }
+                let lane = &mut self.lanes[at];
                 if !lane.closing {
                     lane.closing = true;
                     self.closing.push_back(at);
                 }
             }
+            // The window of a lane in flight may fall short only while dedup was off; it is loaded after.
+            LaneState::Flying if floor.is_none_or(|floor| lane.window_since <= floor) => self.answer_preparing(at),
             LaneState::Asked | LaneState::Loading | LaneState::Flying => {}
         }
     }
 
     /// Stamp at or after which a stored key makes a duplicate; `None` with dedup off.
-    fn dedup_floor(&self, at: Ref) -> Option<Stamp> {
+    pub(crate) fn dedup_floor(&self, at: Ref) -> Option<Stamp> {
         let lane = self.lanes.slab.get(at)?;
         let secs = self.queues.options(lane.queue).dedup_secs;
         (secs > 0).then(|| Stamp(self.stamp().0 - secs as i64 * 1_000_000))
@@ -125,7 +139,11 @@ impl Shard {
                 for (at, row) in lanes.into_iter().zip(rows) {
                     match row {
                         Some(row) => self.know_lane(at, row),
-                        None => self.fail_drafts(at),
+                        None => {
+                            // Its queue was deleted meanwhile; a bundle makes both again.
+                            self.miss_preparing(at);
+                            self.fail_drafts(at);
+                        }
                     }
                 }
             }
@@ -161,6 +179,7 @@ impl Shard {
 
     /// Every waiting draft of a lane is answered `failed`.
     pub(crate) fn fail_drafts(&mut self, at: Ref) {
+        self.fail_preparing(at);
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
         let drafts = std::mem::take(&mut lane.drafts);
         let unknown = lane.id.0 == 0;
@@ -178,13 +197,11 @@ impl Shard {
     /// Reads the keys the window lacks: all of the dedup window.
     fn load_window(&mut self, at: Ref) {
         let Some(floor) = self.dedup_floor(at) else { return };
+        self.drop_window(at);
         let lane = &mut self.lanes[at];
         lane.state = LaneState::Loading;
-        self.window_bytes = self.window_bytes.saturating_sub(lane.window.bytes());
-        lane.window.clear();
-        lane.window_since = SINCE_NEVER;
         let to = lane.verified;
-        self.read_keys(at, Offset(0), to, Some(floor));
+        self.read_keys(at, Offset(0), to, Some(kept_from(floor)));
     }
 
     /// Reads what another writer stored after `verified`.
@@ -209,9 +226,10 @@ impl Shard {
         self.read_keys(at, from, to, None);
     }
 
-    fn read_keys(&mut self, at: Ref, from: Offset, to: Offset, since: Option<Stamp>) {
+    pub(crate) fn read_keys(&mut self, at: Ref, from: Offset, to: Offset, since: Option<Stamp>) {
         let partition = self.lanes[at].id;
-        let call = Call::ReadKeys { partition, from, to, since, limit: KEYS_PAGE, newest_first: false };
+        let limit = self.config.keys_page;
+        let call = Call::ReadKeys { partition, from, to, since, limit, newest_first: false };
         self.ask(call, Pending::LoadKeys { lane: at, to, since });
     }
 
@@ -231,14 +249,22 @@ impl Shard {
         };
         let lane = &mut self.lanes[at];
         let before = lane.window.bytes();
+        let first_page = lane.window.is_empty() && lane.runs().is_none();
+        let sealed = lane.runs().and_then(Sealed::last).unwrap_or(Offset::NONE);
         for row in &rows {
-            lane.window.insert(row.base, row.created_at, &row.keys);
+            // A row that a run ends in the midst of: the window goes on where the run ends.
+            let skip = (sealed.0 + 1 - row.base.0).clamp(0, row.keys.len() as i64 / 16);
+            lane.window.insert(row.base.plus(skip), row.created_at, &row.keys[16 * skip as usize..]);
             lane.last_created_at = lane.last_created_at.max(row.created_at);
         }
         self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
         if let (false, Some(last)) = (complete, rows.last()) {
             let from = last.base.plus(last.keys.len() as i64 / 16);
-            return self.read_keys(at, from, to, since);
+            return match since.filter(|_| first_page) {
+                // A window that takes more than a page may have been sealed.
+                Some(since) => self.load_runs(at, from, to, since),
+                None => self.read_keys(at, from, to, since),
+            };
         }
         if let Some(since) = since {
             lane.window_since = since;
@@ -266,11 +292,16 @@ impl Shard {
                 self.closing.pop_front();
                 continue;
             };
-            if lane.suspect && !chosen.is_empty() {
+            let alone = lane.suspect || lane.busy_count > BUSY_TRIES;
+            if alone && !chosen.is_empty() {
                 break;
             }
             let mut take = 0;
+            let probed = lane.runs().and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
             for waiting in &lane.drafts {
+                if probed.is_some_and(|(floor, pushed)| !waiting.is_probed(floor, pushed)) {
+                    break;
+                }
                 let size = waiting.draft.packed.as_ref().map_or(waiting.draft.frames.len(), Bytes::len);
                 if take > 0 && (lane.suspect || bytes + size > COMMIT_BYTES_MAX || segments >= COMMIT_SEGMENTS_MAX) {
                     break;
@@ -280,13 +311,14 @@ impl Shard {
                 segments += (size >= MERGE_DRAFT_BYTES) as usize;
             }
             segments += 1;
-            let suspect = lane.suspect;
             self.closing.pop_front();
             self.lanes[at].closing = false;
             if take > 0 && self.lanes[at].state == LaneState::Ready {
                 chosen.push((at, take));
+            } else if probed.is_some() {
+                self.prepare(at);
             }
-            if suspect {
+            if alone {
                 break;
             }
         }
@@ -294,7 +326,8 @@ impl Shard {
             return;
         }
         chosen.sort_by_key(|(at, _)| self.lanes[*at].id);
-        let mut append = Append::default();
+        let wait = chosen.iter().any(|(at, _)| self.lanes[*at].busy_count > BUSY_TRIES);
+        let mut append = Append { wait, ..Append::default() };
         let mut lanes = Vec::with_capacity(chosen.len());
         for (at, take) in chosen {
             lanes.push(self.judge(at, take, &mut append));
@@ -305,20 +338,27 @@ impl Shard {
         self.effects.push(Effect::Append { commit, append });
     }
 
+    /// Lets keys go that cannot make a duplicate any more.
+    pub(crate) fn expire_window(&mut self, at: Ref, floor: Stamp) {
+        self.expire_runs(at, kept_from(floor));
+        let lane = &mut self.lanes[at];
+        let before = lane.window.bytes();
+        lane.window.expire(kept_from(floor));
+        // What is forgotten here must be read again when the queue's window is raised.
+        lane.window_since = lane.window_since.max(kept_from(floor));
+        self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
+    }
+
     /// Judges the first `take` drafts of a lane and adds what is to be written to the commit.
     fn judge(&mut self, at: Ref, take: usize, append: &mut Append) -> FlyingLane {
         let floor = self.dedup_floor(at);
+        if let Some(floor) = floor {
+            self.expire_window(at, floor);
+        }
         let index = append.lanes.len() as u32;
         let lane = &mut self.lanes[at];
         lane.state = LaneState::Flying;
-        if let Some(floor) = floor {
-            let before = lane.window.bytes();
-            let keep_from = Stamp(floor.0 - WINDOW_MARGIN_US);
-            lane.window.expire(keep_from);
-            // What is forgotten here must be read again when the queue's window is raised.
-            lane.window_since = lane.window_since.max(keep_from);
-            self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
-        }
+        let sealed = floor.is_some() && lane.runs().is_some();
         let mut run = Run::new(index);
         let mut close_keys: HashMap<Key, Offset> = HashMap::new();
         let several = take > 1 && floor.is_some();
@@ -331,9 +371,12 @@ impl Shard {
             if let Some(floor) = floor
                 && !draft.all_minted
             {
+                let mut sealed = waiting.probe.as_ref().filter(|_| sealed).map_or(&[][..], |p| &p.hits).iter().peekable();
                 for i in 0..draft.count {
                     let key = key_at(&draft.keys, i as usize);
-                    let hit = lane.window.probe(key, floor).or_else(|| close_keys.get(&key).copied());
+                    // What is sealed is lower than what the window holds.
+                    let hit = sealed.next_if(|hit| hit.index == i).map(|hit| hit.offset);
+                    let hit = hit.or_else(|| lane.window.probe(key, floor)).or_else(|| close_keys.get(&key).copied());
                     if let Some(offset) = hit {
                         duplicates.push(Duplicate { index: i, offset, id: None });
                     }
@@ -384,7 +427,7 @@ impl Shard {
             let at = flying.lane;
             if self.lanes.slab.get(at).is_none() {
                 // The queue was deleted meanwhile; what was written went with it or is beyond reach.
-                let written = matches!(lane_outcome, LaneOutcome::Appended { .. });
+                let written = matches!(lane_outcome, LaneOutcome::Appended { .. } | LaneOutcome::Behind { .. });
                 for draft in flying.drafts {
                     match written {
                         true => self.answer_draft(None, draft),
@@ -395,8 +438,10 @@ impl Shard {
             }
             match lane_outcome {
                 LaneOutcome::Appended { created_at } => self.appended(flying, own, created_at),
+                LaneOutcome::Behind { base, .. } => self.appended_behind(flying, base),
                 LaneOutcome::Moved { last } => {
                     self.unjudge(at, flying.drafts);
+                    self.lanes[at].busy_count = self.lanes[at].busy_count.saturating_add(1);
                     self.catch_up(at, last);
                 }
                 LaneOutcome::Busy => {
@@ -404,7 +449,7 @@ impl Shard {
                     let lane = &mut self.lanes[at];
                     lane.state = LaneState::Ready;
                     lane.busy_count = lane.busy_count.saturating_add(1);
-                    if lane.busy_count <= BUSY_TRIES {
+                    if lane.busy_count <= BUSY_TRIES + 1 {
                         self.prepare(at);
                     } else {
                         self.expire_drafts(at);
@@ -424,14 +469,15 @@ impl Shard {
         let keep = self.dedup_floor(at).is_some();
         let lane = &mut self.lanes[at];
         let first = lane.verified.plus(1);
-        let (window_before, tail_before) = (lane.window.bytes(), lane.tail.bytes());
+        let window_before = lane.window.bytes();
+        let mut records = Vec::with_capacity(segments.len());
         for (segment, (codec, body)) in segments {
             let base = first.plus(segment.rel as i64);
             if keep && lane.window_since != SINCE_NEVER {
                 lane.window.insert(base, created_at, &segment.keys);
             }
             let frames = (codec != Codec::Raw).then(|| segment.frames.clone());
-            lane.tail.push(Record {
+            records.push(Record {
                 base,
                 created_at,
                 count: segment.count,
@@ -443,33 +489,60 @@ impl Shard {
                 keys: segment.keys,
             });
         }
-        if !std::mem::replace(&mut lane.in_tail_order, true) {
-            self.tail_order.push_back(at);
-        }
-        while lane.tail.bytes() > self.config.lane_tail_bytes_max {
-            if lane.tail.drop_front() == 0 {
-                break;
-            }
-        }
         self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(window_before);
-        self.tail_bytes = (self.tail_bytes + lane.tail.bytes()).saturating_sub(tail_before);
         if flying.count > 0 {
             lane.verified = lane.verified.plus(flying.count as i64);
             lane.last_created_at = created_at;
-            if !keep {
-                lane.window_since = SINCE_NEVER;
+            if !keep && lane.window_since != SINCE_NEVER {
+                self.drop_window(at);
             }
         }
+        let lane = &mut self.lanes[at];
         let end = lane.verified;
         lane.saw_end(end);
         lane.state = LaneState::Ready;
         lane.suspect = false;
         lane.busy_count = 0;
+        self.feed_tail(at, records);
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }
         self.prepare(at);
         self.offer_all(at);
+    }
+
+    /// The lane was written, but further up than it was judged: offsets shift, and what lies between is read.
+    fn appended_behind(&mut self, flying: FlyingLane, base: Offset) {
+        let at = flying.lane;
+        let lane = &mut self.lanes[at];
+        let verified = lane.verified;
+        let shift = base.0 - verified.0 - 1;
+        lane.suspect = false;
+        lane.busy_count = 0;
+        for mut draft in flying.drafts {
+            draft.base = draft.base.plus(shift);
+            for duplicate in draft.duplicates.iter_mut().filter(|duplicate| verified < duplicate.offset) {
+                duplicate.offset = duplicate.offset.plus(shift);
+            }
+            self.answer_draft(Some(at), draft);
+        }
+        self.catch_up(at, base.plus(flying.count as i64 - 1));
+    }
+
+    /// Adds records to a lane's tail, within what one lane may hold.
+    pub(crate) fn feed_tail(&mut self, at: Ref, records: impl IntoIterator<Item = Record>) {
+        let lane = &mut self.lanes[at];
+        let before = lane.tail.bytes();
+        records.into_iter().for_each(|record| lane.tail.push(record));
+        while lane.tail.bytes() > self.config.lane_tail_bytes_max {
+            if lane.tail.drop_front() == 0 {
+                break;
+            }
+        }
+        self.tail_bytes = (self.tail_bytes + lane.tail.bytes()).saturating_sub(before);
+        if !std::mem::replace(&mut lane.in_tail_order, true) {
+            self.tail_order.push_back(at);
+        }
     }
 
     /// The whole commit has no outcomes.
@@ -567,7 +640,7 @@ impl Shard {
 
     fn push_again(&mut self, waiting: WaitingDraft) {
         let at = self.lane_entry(&waiting.draft.lane);
-        self.lanes[at].drafts.push_back(waiting);
+        self.lanes[at].drafts.push_back(WaitingDraft { probe: None, ..waiting });
         self.prepare(at);
     }
 
@@ -662,6 +735,11 @@ impl Shard {
             self.finish_judged(draft);
         }
     }
+}
+
+/// How far back a window is kept for a floor.
+fn kept_from(floor: Stamp) -> Stamp {
+    Stamp(floor.0 - WINDOW_MARGIN_US)
 }
 
 /// Small drafts in a row become one segment, a large one its own.

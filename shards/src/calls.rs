@@ -8,6 +8,9 @@ use crate::ids::{CallId, Offset, Slot, Stamp, TenantId};
 use crate::lane::Ticket;
 use crate::limits::CALLS_MAX;
 use crate::place::LaneKey;
+use crate::prepare::PrepareTicket;
+use crate::seal::{LoadingRuns, Probing};
+use crate::sealed::RowId;
 use crate::settle::Resolving;
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -20,7 +23,14 @@ use std::sync::Arc;
 pub(crate) enum Pending {
     Provision { lanes: Vec<Ref> },
     Reverify { lane: Ref },
+    LearnLane { job: Ref, lane: Ref, ours: bool },
+    PrepareLane { ticket: PrepareTicket },
+    PrepareRows { lane: Ref, ticket: PrepareTicket, rows: Vec<RowId> },
     LoadKeys { lane: Ref, to: Offset, since: Option<Stamp> },
+    LoadRuns(LoadingRuns),
+    SealRun { number: u64 },
+    Probe(Probing),
+    DropRuns,
     Originals { lane: Ref, from: Offset, draft: JudgedDraft },
     FindQueue { slot: Slot, tenant: TenantId, queue: Arc<str> },
     OpenGroup { group: Ref, epoch: u32, contact: crate::effect::Contact },
@@ -87,10 +97,48 @@ impl Shard {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.reverified(lane, row);
             }
+            Pending::LearnLane { job, lane, ours } => {
+                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
+                self.lane_learnt(job, lane, ours, row);
+            }
+            Pending::PrepareRows { lane, ticket, rows } => {
+                let read = result.and_then(|reply| match reply {
+                    Reply::RunRows(read) => Ok(read),
+                    other => Err(unexpected(&other)),
+                });
+                self.prepare_rows_read(lane, ticket, rows, read);
+            }
+            Pending::PrepareLane { ticket } => {
+                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
+                self.prepare_found(ticket, row);
+            }
             Pending::LoadKeys { lane, to, since } => {
                 let page = result.and_then(|reply| self.keys_of(reply));
                 self.keys_loaded(lane, to, since, page);
             }
+            Pending::LoadRuns(loading) => {
+                let page = result.and_then(|reply| match reply {
+                    Reply::Runs { runs, complete } => Ok((runs, complete)),
+                    other => Err(unexpected(&other)),
+                });
+                self.runs_loaded(loading, page);
+            }
+            Pending::SealRun { number } => {
+                let run = result.and_then(|reply| match reply {
+                    Reply::Sealed(run) => Ok(run),
+                    other => Err(unexpected(&other)),
+                });
+                self.run_sealed(number, run);
+            }
+            Pending::Probe(probing) => {
+                let rows = result.and_then(|reply| match reply {
+                    Reply::RunRows(rows) => Ok(rows),
+                    other => Err(unexpected(&other)),
+                });
+                self.rows_probed(probing, rows);
+            }
+            // What could not be removed goes with the clean-up.
+            Pending::DropRuns => {}
             Pending::Originals { lane, from, draft } => {
                 self.originals_read(lane, from, draft, result.and_then(records_of));
             }

@@ -2,6 +2,7 @@
 //!
 //! A verdict is data, expected and per item; see [`crate::effect`] for calls that failed.
 
+use crate::bundle::{Bundle, BundleVerdict, News, PrepareLane, Prepared};
 use crate::ids::{GroupId, Key, LeaseId, MessageId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::lease_id::LeaseSeed;
 use crate::place::LaneKey;
@@ -25,6 +26,13 @@ pub enum Command {
     Unwatch,
     /// Answered by [`Verdict::Ack`], one [`SetVerdict`] per set, in order.
     Ack { sets: Vec<AckSet> },
+    /// What this shard knows of its part of a bundle; reserves and writes nothing. A set without a lease of its own may be
+    /// under one of `leases`: the sole one, or the one that holds its cursor. Answered by [`Verdict::Prepared`].
+    Prepare { lanes: Vec<PrepareLane>, sets: Vec<AckSet>, leases: Vec<LeaseId> },
+    /// Commit a prepared bundle. Answered by [`Verdict::Bundle`].
+    Bundle(Bundle),
+    /// What bundle commits did to what this shard owns. Answered by [`Verdict::Done`].
+    Heard { news: Vec<News> },
     /// The answer that held these claims could not be written: free them as if they had not been made. Not answered.
     GiveBack { lease: LeaseId, claims: Vec<(PartitionId, GroupId)> },
     /// Options of the queue changed, it was deleted, or its cursors were moved: forget what is remembered of it, so
@@ -136,6 +144,8 @@ pub enum Verdict {
     Push(Vec<DraftVerdict>),
     Pop(PopVerdict),
     Ack(Vec<SetVerdict>),
+    Prepared(Prepared),
+    Bundle(BundleVerdict),
     Done,
 }
 
@@ -257,6 +267,7 @@ pub enum Event {
     Command { slot: Slot, command: Command },
     Appended { commit: crate::ids::CommitId, result: Result<crate::effect::AppendOutcome, crate::effect::StoreError> },
     Moved { commit: crate::ids::CommitId, result: Result<crate::effect::MoveOutcome, crate::effect::StoreError> },
+    Bundled { commit: crate::ids::CommitId, result: Result<crate::bundle::BundleOutcome, crate::effect::StoreError> },
     Returned { call: crate::ids::CallId, result: Result<crate::effect::Reply, crate::effect::StoreError> },
 }
 

@@ -3,9 +3,11 @@
 //! Two kinds of fused commit, each with a connection of its own, and cold calls. In every answer PostgreSQL's clock
 //! comes along; no broker clock decides anything that is stored.
 
+use crate::bundle::Bundle;
 use crate::command::{Codec, Record, Start, Verdict};
 use crate::ids::{CallId, CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
 use crate::place::LaneKey;
+use crate::sealed::{RowId, Run, RunId, Slice};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -15,6 +17,9 @@ pub enum Effect {
     Append { commit: CommitId, append: Append },
     /// At most one in flight per shard; answered by `Event::Moved`.
     Move { commit: CommitId, moves: Vec<CursorMove> },
+    /// At most one in flight per shard; each bundle is decided by itself. Once the outcome is known, the owners hear of it
+    /// ([`crate::bundle::news`]) before `Event::Bundled` answers.
+    Bundle { commit: CommitId, bundles: Vec<Arc<Bundle>> },
     /// Any number up to a bound in flight; answered by `Event::Returned`.
     Call { call: CallId, ask: Call },
     /// Exactly one per command that is answered.
@@ -29,6 +34,9 @@ pub struct Append {
     pub lanes: Vec<AppendLane>,
     /// In lane order, then offset order.
     pub segments: Vec<AppendSegment>,
+    /// Of a lane that others write all the time (bundles, other brokers): it is alone here, its row is waited for, and it
+    /// is written behind what came meanwhile, unless one of its keys is among that.
+    pub wait: bool,
 }
 
 /// Compare-and-set of one partition row.
@@ -71,6 +79,8 @@ pub struct AppendOutcome {
 pub enum LaneOutcome {
     /// Written whole, with this stamp on every segment.
     Appended { created_at: Stamp },
+    /// Written whole from `base` on, behind what another writer stored. Only when it waited.
+    Behind { base: Offset, created_at: Stamp },
     /// Another writer moved the lane: `last` is what the row says. Nothing written.
     Moved { last: Offset },
     /// The row was locked by somebody. Nothing written.
@@ -196,6 +206,16 @@ pub enum Call {
     /// Records that hold offsets in `from..=to`, ascending, whole rows until `bytes` (inflated) or `messages` are
     /// reached; at least one row when there is one. `Reply::Records`.
     ReadRecords { partition: PartitionId, from: Offset, to: Offset, bytes: u64, messages: u32 },
+    /// Seal a slice, off the shard's thread, and store its run, whole or not at all. One that is there already is as
+    /// good: runs of equal ends are equal. `Reply::Sealed`.
+    SealRun { partition: PartitionId, slice: Slice },
+    /// Sealed runs of a partition after `after`, ascending, until `bytes` are reached; at least one when there is one.
+    /// `Reply::Runs`.
+    ReadRuns { partition: PartitionId, after: Option<RunId>, bytes: u64 },
+    /// Rows of sealed runs. `Reply::RunRows`, in order.
+    ReadRunRows { partition: PartitionId, rows: Vec<RowId> },
+    /// Remove sealed runs. `Reply::Done`.
+    DropRuns { partition: PartitionId, runs: Vec<RunId> },
 }
 
 /// How a pop meets a group. Source: data plane 4.4.
@@ -223,6 +243,12 @@ pub enum Reply {
     Keys { rows: Vec<KeysRow>, complete: bool, now: Stamp },
     /// `log_start` is read with the records.
     Records { records: Vec<Record>, log_start: Offset },
+    Sealed(Run),
+    /// `complete`: there are none after these.
+    Runs { runs: Vec<RunRow>, complete: bool },
+    /// `None`: no such row any more.
+    RunRows(Vec<Option<Bytes>>),
+    Done,
 }
 
 /// Queue options that the engine acts on. Source: data plane 8.2.
@@ -292,6 +318,16 @@ pub struct KeysRow {
     pub created_at: Stamp,
     /// 16 bytes a message.
     pub keys: Bytes,
+}
+
+/// A sealed run as stored, without its rows.
+#[derive(Clone, Debug)]
+pub struct RunRow {
+    pub id: RunId,
+    /// See [`Run::encode`].
+    pub run: Bytes,
+    /// Stamp of the newest message below the run; `None` when no key is stored there.
+    pub before: Option<Stamp>,
 }
 
 /// Reads key `i` of a `keys` column.

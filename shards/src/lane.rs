@@ -4,6 +4,9 @@ use crate::command::Draft;
 use crate::effect::CursorRow;
 use crate::ids::{Micros, Offset, PartitionId, Stamp};
 use crate::place::LaneKey;
+use crate::prepare::PrepareTicket;
+use crate::seal::Probe;
+use crate::sealed::Sealed;
 use crate::slab::{Ref, Slab};
 use crate::tail::Tail;
 use crate::window::Window;
@@ -37,7 +40,7 @@ pub struct Lane {
     pub closing: bool,
     /// The store refused a commit this lane was in: close alone, one draft at a time.
     pub suspect: bool,
-    /// Commits in a row that found the row locked.
+    /// Commits in a row that found the row locked or moved.
     pub busy_count: u8,
     /// Through this offset the window has seen every key: what the compare-and-set expects.
     pub verified: Offset,
@@ -45,13 +48,17 @@ pub struct Lane {
     pub end: Offset,
     pub log_start: Offset,
     pub last_created_at: Stamp,
-    /// The window holds every key whose stamp is at or after this.
+    /// The window and the sealed runs together hold every key whose stamp is at or after this.
     pub window_since: Stamp,
     pub window: Window,
+    /// What was sealed of a window over the budget; mostly never.
+    pub sealed: Option<Box<Sealed>>,
     pub tail: Tail,
     /// In the order in which tails lose records when the budget is exceeded.
     pub in_tail_order: bool,
     pub drafts: VecDeque<WaitingDraft>,
+    /// Bundles that want to know where the lane ends and which keys it holds.
+    pub preparing: Vec<PrepareTicket>,
     pub cursors: Vec<Cursor>,
     /// When a draft last arrived, for eviction.
     pub touched: Micros,
@@ -68,6 +75,8 @@ pub struct WaitingDraft {
     pub index: usize,
     pub draft: Draft,
     pub since: Micros,
+    /// What sealed runs hold of it; only on lanes that have some.
+    pub probe: Option<Box<Probe>>,
 }
 
 /// Memory of one cursor row, and what is going on with it.
@@ -162,9 +171,11 @@ impl Lane {
             last_created_at: Stamp(0),
             window_since: SINCE_NEVER,
             window: Window::new(),
+            sealed: None,
             tail: Tail::default(),
             in_tail_order: false,
             drafts: VecDeque::new(),
+            preparing: Vec::new(),
             cursors: Vec::new(),
             touched: now,
         }
@@ -185,6 +196,16 @@ impl Lane {
         }
         self.cursors.push(Cursor::new(group));
         self.cursors.last_mut().expect("just pushed")
+    }
+
+    /// The sealed runs, when there are any.
+    pub fn runs(&self) -> Option<&Sealed> {
+        self.sealed.as_deref().filter(|sealed| !sealed.is_empty())
+    }
+
+    /// Heap bytes of window and sealed runs.
+    pub fn window_bytes(&self) -> usize {
+        self.window.bytes() + self.sealed.as_ref().map_or(0, |sealed| sealed.bytes())
     }
 
     /// The stored end moved, by our commit or somebody's.

@@ -6,6 +6,7 @@
 //! leaves as an [`effect`] and comes back as an event; verdicts leave as replies.
 
 pub mod ack;
+pub mod bundle;
 pub mod command;
 pub mod effect;
 pub mod frames;
@@ -14,6 +15,7 @@ pub mod key;
 pub mod lease_id;
 pub mod limits;
 pub mod place;
+mod seal;
 pub mod sealed;
 pub mod shard;
 pub mod tail;
@@ -25,6 +27,7 @@ mod calls;
 mod claim;
 mod lane;
 mod moves;
+mod prepare;
 mod queue;
 mod repack;
 mod settle;

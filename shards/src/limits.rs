@@ -6,6 +6,8 @@ pub const COMMIT_SEGMENTS_MAX: usize = 256;
 pub const COMMIT_BYTES_MAX: usize = 4 << 20;
 /// Cursor rows in one fused claim and ack commit.
 pub const COMMIT_MOVES_MAX: usize = 512;
+/// Partition and cursor rows in one bundle commit; one larger bundle still goes alone.
+pub const BUNDLE_ROWS_MAX: usize = 512;
 /// Raw bytes that small drafts of one lane merge into; past it a segment costs readers more than a row saves.
 pub const MERGE_BYTES_MAX: usize = 256 << 10;
 /// Drafts at least this large become a segment of their own: a row costs a few hundred bytes.
@@ -20,7 +22,8 @@ pub const SEED_MAX: usize = 256;
 pub const SCAN_PAGE: u32 = 2000;
 /// Keys in one page of a window load or an ack's search: 1 MiB.
 pub const KEYS_PAGE: u32 = 65536;
-/// Commits in a row that may find a lane's row locked before its drafts wait between tries.
+/// Commits in a row that may find a lane's row locked or moved before it goes alone and waits for the row, and pauses
+/// between tries when even that is in vain.
 pub const BUSY_TRIES: u8 = 3;
 /// That wait, in microseconds.
 pub const BUSY_WAIT_US: u64 = 5_000;
@@ -41,6 +44,16 @@ pub const WINDOW_MARGIN_US: i64 = 1_000_000;
 pub const WINDOW_IDLE_US: u64 = 2_000_000;
 /// Lanes looked at per turn for that.
 pub const SWEEP_STEP: usize = 256;
+/// Keys a window must have to be sealed: below, the run's row and its statement cost more than the memory is worth.
+pub const SEAL_KEYS_MIN: usize = 16384;
+/// After a run could not be stored, the next one is tried so much later.
+pub const SEAL_RETRY_US: u64 = 5_000_000;
+/// Bytes of sealed runs in one page of a load: about four million keys, decoded in a few milliseconds.
+pub const RUNS_PAGE_BYTES: u64 = 8 << 20;
+/// Rows of sealed runs in one read: 2 MB.
+pub const RUN_ROWS_MAX: usize = 256;
+/// Runs removed by one call: about 13,000 rows.
+pub const DROP_RUNS_MAX: usize = 4;
 /// Lanes looked at per pop when only counting what is ready.
 pub const COUNT_LANES_MAX: usize = 1024;
 
@@ -49,8 +62,11 @@ pub const COUNT_LANES_MAX: usize = 1024;
 pub struct ShardConfig {
     pub index: usize,
     pub shards: usize,
-    /// Bytes of all windows of this shard.
+    /// Bytes of all windows of this shard, filters of sealed runs included.
     pub window_bytes_max: usize,
+    /// See [`SEAL_KEYS_MIN`] and [`KEYS_PAGE`]; smaller in tests.
+    pub seal_keys_min: usize,
+    pub keys_page: u32,
     /// Bytes of all tails of this shard, and of one lane's.
     pub tail_bytes_max: usize,
     pub lane_tail_bytes_max: usize,
@@ -64,6 +80,8 @@ impl Default for ShardConfig {
             index: 0,
             shards: 1,
             window_bytes_max: 512 << 20,
+            seal_keys_min: SEAL_KEYS_MIN,
+            keys_page: KEYS_PAGE,
             tail_bytes_max: 64 << 20,
             lane_tail_bytes_max: 4 << 20,
             window_batch: 100,

@@ -255,7 +255,7 @@ impl Shard {
 }
 
 /// The row after a move.
-fn apply(row: &mut crate::effect::CursorRow, to: &CursorTo, version: i64) {
+pub(crate) fn apply(row: &mut crate::effect::CursorRow, to: &CursorTo, version: i64) {
     row.version = version;
     row.committed = to.committed;
     row.batch_end = to.batch_end;

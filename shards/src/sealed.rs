@@ -6,16 +6,20 @@
 //! ```
 //!
 //! Holds: every key of a run is in one of the rows that [`Sealed::might_hold`] names, so a probe that reads those rows
-//! is exact; the filter only spares reads. A slice leaves the window after its run is stored, so a key is always in one
-//! of the two, and what a run holds is lower than what the window holds. Below the byte budget nothing of this runs.
+//! is exact; the filter only spares reads. A run has every key of its offsets, which never change: two runs of one lane
+//! with equal ends are equal, whoever sealed them. A slice leaves the window after its run is stored, so a key is always
+//! in one of the two, and what a run holds is lower than what the window holds. When any of this happens is
+//! [`crate::seal`]'s.
 //! Source: architecture 13.13.
 
 mod filter;
 
 use crate::ids::{Key, Offset, Stamp};
+use crate::window::CHUNK_KEYS;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use filter::Filter;
 use std::collections::VecDeque;
+use std::fmt;
 
 /// Keys of a full run. A probe asks the filter of every run, 20 to 60 ns each, so a lane that will have more than about
 /// fifty is better sealed in larger ones; sealing needs about 100 bytes a key for its duration.
@@ -26,8 +30,8 @@ pub const ROW_KEYS: usize = 320;
 const ROW_HEAD: usize = 16;
 const ENTRY: usize = 24;
 
-/// Keys copied out of a window, to be sealed.
-#[derive(Debug)]
+/// Keys copied out of a window, to be sealed: adjacent offsets.
+#[derive(Clone)]
 pub struct Slice {
     entries: Vec<Entry>,
     keys_max: usize,
@@ -56,7 +60,7 @@ impl Slice {
     /// Will take about `keys_max` keys (see [`RUN_KEYS`]) above the offset `after`.
     pub fn new(keys_max: usize, after: Offset) -> Slice {
         Slice {
-            entries: Vec::with_capacity(keys_max),
+            entries: Vec::with_capacity(keys_max + CHUNK_KEYS),
             keys_max,
             base: Offset::NONE,
             last: after,
@@ -78,10 +82,23 @@ impl Slice {
         self.entries.is_empty()
     }
 
-    /// Takes keys that follow, all or none; `false` when there is no room for more: by number, or because 32 bits do
-    /// not reach from the first offset and stamp (4,000 million messages, 71 minutes).
+    /// Name of the run it will be.
+    pub fn id(&self) -> RunId {
+        RunId { base: self.base, last: self.last }
+    }
+
+    /// Heap bytes.
+    pub fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+
+    /// Takes keys of adjacent offsets, all or none; `false` when there is no room for more: by number, because offsets
+    /// are missing before them, or because 32 bits do not reach from the first offset and stamp (4,000 million
+    /// messages, 71 minutes).
     pub(crate) fn add(&mut self, keys: impl Iterator<Item = (Key, Offset, Stamp)>) -> bool {
-        if self.keys_max <= self.entries.len() {
+        let mut keys = keys.peekable();
+        let adjacent = keys.peek().is_none_or(|&(_, first, _)| first == self.last.plus(1));
+        if self.keys_max <= self.entries.len() || !(adjacent || self.entries.is_empty()) {
             return false;
         }
         let before = self.entries.len();
@@ -127,6 +144,13 @@ impl Slice {
     }
 }
 
+/// Without its keys.
+impl fmt::Debug for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} keys, {}..={}", self.len(), self.base, self.last)
+    }
+}
+
 /// What sealing made of a slice.
 #[derive(Debug)]
 pub struct SealedRun {
@@ -149,19 +173,29 @@ pub struct Run {
     filter: Filter,
 }
 
+/// Names a run of a lane: its first and last offset, which say all that is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId {
+    pub base: Offset,
+    pub last: Offset,
+}
+
 /// Names a stored row of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowId {
-    /// Base of its run.
-    pub run: Offset,
+    pub run: RunId,
     pub row: u32,
 }
 
 impl Run {
+    pub fn id(&self) -> RunId {
+        RunId { base: self.base, last: self.last }
+    }
+
     /// The rows a key may be in: mostly none or one; several only where a key is repeated across rows.
     pub fn rows_of(&self, key: Key) -> impl Iterator<Item = RowId> {
         let rows = if self.filter.might_hold(key) { self.rows_around((key.0 >> 64) as u64) } else { 0..0 };
-        let run = self.base;
+        let run = self.id();
         rows.map(move |row| RowId { run, row: row as u32 })
     }
 
@@ -202,27 +236,47 @@ impl Run {
 pub struct Sealed {
     runs: VecDeque<Run>,
     bytes: usize,
+    /// Runs ever pushed: tells who probed before the newest ones came.
+    pushed: u64,
 }
 
 impl Sealed {
     /// Adds the next run; its rows are stored.
     pub fn push(&mut self, run: Run) {
         self.bytes += run.bytes();
+        self.pushed += 1;
         self.runs.push_back(run);
     }
 
-    /// Forgets runs that are older than `floor` as a whole; their bases, so that the store lets the rows go.
-    pub fn expire(&mut self, floor: Stamp) -> Vec<Offset> {
+    /// Forgets runs that are older than `floor` as a whole; their names, so that the store lets the rows go.
+    pub fn expire(&mut self, floor: Stamp) -> Vec<RunId> {
         let gone = self.runs.partition_point(|run| run.newest < floor);
         let gone: Vec<Run> = self.runs.drain(..gone).collect();
         self.bytes -= gone.iter().map(Run::bytes).sum::<usize>();
-        gone.into_iter().map(|run| run.base).collect()
+        gone.iter().map(Run::id).collect()
+    }
+
+    /// Forgets all runs.
+    pub fn clear(&mut self) {
+        self.runs = VecDeque::new();
+        self.bytes = 0;
+    }
+
+    /// Runs pushed so far, those included that are gone.
+    pub fn pushed(&self) -> u64 {
+        self.pushed
     }
 
     /// The rows to read for a probe of this key from `floor` on, in the order in which a first hit is the lowest.
     pub fn might_hold(&self, key: Key, floor: Stamp) -> impl Iterator<Item = RowId> {
-        let first = self.runs.partition_point(|run| run.newest < floor);
-        self.runs.range(first..).flat_map(move |run| run.rows_of(key))
+        self.might_hold_newer(key, floor, 0)
+    }
+
+    /// The same, of the runs that were pushed after the first `seen`.
+    pub fn might_hold_newer(&self, key: Key, floor: Stamp, seen: u64) -> impl Iterator<Item = RowId> {
+        let live = self.runs.partition_point(|run| run.newest < floor);
+        let newer = self.runs.len().saturating_sub((self.pushed - seen) as usize);
+        self.runs.range(live.max(newer)..).flat_map(move |run| run.rows_of(key))
     }
 
     /// The rows to read to find this key in `from..=to`, in the same order.
@@ -250,9 +304,9 @@ impl Sealed {
     }
 }
 
-/// The lowest offset of a key in a row that was stored at or after `floor`.
-pub fn find_in_row(row: &[u8], key: Key, floor: Stamp) -> Option<Offset> {
-    hits(row, key).find(|&(_, created_at)| floor <= created_at).map(|(offset, _)| offset)
+/// The lowest offset of a key in a row that was stored at or after `floor`, with its stamp.
+pub fn find_in_row(row: &[u8], key: Key, floor: Stamp) -> Option<(Offset, Stamp)> {
+    hits(row, key).find(|&(_, created_at)| floor <= created_at)
 }
 
 /// The lowest offset of a key in a row within `from..=to`.

@@ -10,7 +10,8 @@ use crate::ack::{self, CursorView, Place, RETRIES_EXHAUSTED, Ruled};
 use crate::calls::Pending;
 use crate::command::{AckOutcome, AckSet, Record, SetVerdict, Verdict};
 use crate::effect::{Call, CursorMove, CursorRow, DeadLetter, FoundLane, KeysRow, LeaseMust, StoreError, key_at};
-use crate::ids::{GroupId, Key, Offset, Slot};
+use crate::bundle::PreparedSet;
+use crate::ids::{GroupId, Key, LeaseId, Offset, Slot};
 use crate::lane::{LaneState, Memo, Ticket};
 use crate::limits::KEYS_PAGE;
 use crate::moves::{Op, QueuedMove};
@@ -27,6 +28,26 @@ pub(crate) struct AckJob {
     sets: Vec<AckSet>,
     verdicts: Vec<Option<SetVerdict>>,
     left: usize,
+    /// Of a bundle: nothing is moved here, the moves go back with the verdicts.
+    prepares: Option<Box<PreparesSets>>,
+}
+
+/// Where the sets of a bundle go.
+#[derive(Debug)]
+struct PreparesSets {
+    job: Ref,
+    /// Leases that sets without one of their own may be under.
+    leases: Vec<LeaseId>,
+    moves: Vec<Option<CursorMove>>,
+}
+
+impl AckJob {
+    /// The lease that fences a set, given the one its cursor says. Source: data plane 7.2.
+    fn lease_of(&self, set: usize, held: LeaseId) -> Option<LeaseId> {
+        let named = self.prepares.as_ref().map_or(&[][..], |prepares| &prepares.leases);
+        let holder = || named.iter().copied().find(|lease| *lease == held).or(named.first().copied());
+        self.sets[set].lease.or_else(holder)
+    }
 }
 
 /// A set whose keys are being looked for in the store.
@@ -49,7 +70,20 @@ impl Shard {
             return self.reply(slot, Verdict::Ack(Vec::new()));
         }
         let n = sets.len();
-        let job = self.acks.insert(AckJob { slot, sets, verdicts: vec![None; n], left: n });
+        let job = self.acks.insert(AckJob { slot, sets, verdicts: vec![None; n], left: n, prepares: None });
+        for set in 0..n {
+            self.start_set(Ticket { job, set });
+        }
+    }
+
+    /// Decides the sets of a bundle as acks are decided, and moves nothing.
+    pub(crate) fn prepare_sets(&mut self, prepare: Ref, sets: Vec<AckSet>, leases: Vec<LeaseId>) {
+        let n = sets.len();
+        if n == 0 {
+            return self.sets_prepared(prepare, Vec::new());
+        }
+        let prepares = Some(Box::new(PreparesSets { job: prepare, leases, moves: vec![None; n] }));
+        let job = self.acks.insert(AckJob { slot: Slot(0), sets, verdicts: vec![None; n], left: n, prepares });
         for set in 0..n {
             self.start_set(Ticket { job, set });
         }
@@ -160,7 +194,7 @@ impl Shard {
             self.free_cursor(lane_ref, group);
             return self.start_set(ticket);
         };
-        if let Some(lease) = set.lease {
+        if let Some(lease) = self.acks[ticket.job].lease_of(ticket.set, row.lease) {
             let must = match (lease == row.lease && lease.is_some(), cursor.leased(now)) {
                 (true, true) => None,
                 (true, false) => Some(LeaseMust::Over),
@@ -256,7 +290,8 @@ impl Shard {
         let options = self.queues.slab[lane.queue].options();
         let view = view(&row, cursor.leased(now));
         let ruled = ack::rule(&view, &places, &set.items, options.retry_limit, options.dead_letter);
-        let must = if set.lease.is_some() { LeaseMust::Live } else { LeaseMust::Any };
+        let fenced = self.acks[ticket.job].lease_of(ticket.set, row.lease).is_some();
+        let must = if fenced { LeaseMust::Live } else { LeaseMust::Any };
         let Some(at) = ruled.dead_letter else {
             return self.move_set(ticket, lane_ref, group, tries, must, ruled.outcomes, ruled.to, None, ruled.released);
         };
@@ -307,7 +342,8 @@ impl Shard {
             error,
             retry_count: at.retry_count,
         };
-        let must = if set.lease.is_some() { LeaseMust::Live } else { LeaseMust::Any };
+        let fenced = self.acks[ticket.job].lease_of(ticket.set, LeaseId::NONE).is_some();
+        let must = if fenced { LeaseMust::Live } else { LeaseMust::Any };
         self.move_set(ticket, lane, group, tries, must, ruled.outcomes, ruled.to, Some(letter), ruled.released);
     }
 
@@ -328,6 +364,11 @@ impl Shard {
         let partition = self.lanes[lane].id;
         let group_id = self.queues.groups[group].id;
         let cursor_move = CursorMove { partition, group: group_id, version, lease, to, dead_letter };
+        if let Some(prepares) = &mut self.acks[ticket.job].prepares {
+            prepares.moves[ticket.set] = Some(cursor_move);
+            self.free_cursor(lane, group);
+            return self.finish_set(ticket, outcomes, released);
+        }
         let op = Op::Ack { ticket, outcomes, released };
         self.queue_move(QueuedMove { lane, group, tries, cursor_move, op });
     }
@@ -344,8 +385,11 @@ impl Shard {
         job.left -= 1;
         if job.left == 0 {
             let job = self.acks.remove(ticket.job).expect("a live job");
-            let verdicts = job.verdicts.into_iter().map(|v| v.expect("all are in")).collect();
-            self.reply(job.slot, Verdict::Ack(verdicts));
+            let verdicts = job.verdicts.into_iter().map(|v| v.expect("all are in"));
+            let Some(prepares) = job.prepares else { return self.reply(job.slot, Verdict::Ack(verdicts.collect())) };
+            let sets = verdicts.zip(prepares.moves);
+            let sets = sets.map(|(verdict, cursor_move)| PreparedSet { items: verdict.items, cursor_move }).collect();
+            self.sets_prepared(prepares.job, sets);
         }
     }
 }

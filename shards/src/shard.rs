@@ -2,22 +2,26 @@
 //!
 //!     push  append: admit > provision > load window > judge > close > settle
 //!     pop   claim:  open group > scan > select > (cold read) > move > verdict
+//!     bundle prepare: lanes, cursors > bundle: close > settle > (owners hear)
 //!     ack   settle: find lane > find cursor > resolve keys > rule > move > verdict
 //!
 //! Holds: at most one append and one move commit in flight; one operation per cursor at a time; every answered
 //! command gets exactly one reply. Does not know SQL or HTTP, reads no clock, never waits.
 
 use crate::append::{AppendFlight, PushJob};
+use crate::bundle::Bundles;
 use crate::calls::{Calls, Pending};
 use crate::claim::PopJob;
 use crate::command::{Command, Event, PopFrom, Verdict, Watch};
 use crate::effect::{Call, Effect, QueueRow};
 use crate::ids::{CallId, Micros, Slot, Stamp, TenantId};
-use crate::lane::{Lane, Lanes};
+use crate::lane::{Lane, LaneState, Lanes, SINCE_NEVER, WaitingDraft};
 use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
 use crate::place::LaneKey;
+use crate::prepare::{HeardJob, PrepareJob};
 use crate::queue::{GroupState, Queues};
+use crate::seal::Seals;
 use crate::settle::AckJob;
 use crate::slab::{Ref, Slab};
 use crate::standing::{Standing, standing};
@@ -67,12 +71,15 @@ pub struct Shard {
     pub(crate) pushes: Slab<PushJob>,
     pub(crate) pops: Slab<PopJob>,
     pub(crate) acks: Slab<AckJob>,
+    pub(crate) prepares: Slab<PrepareJob>,
+    pub(crate) heards: Slab<HeardJob>,
     /// Lanes with drafts that may close, in order.
     pub(crate) closing: VecDeque<Ref>,
     /// Lanes to provision with the next call.
     pub(crate) provision: Vec<Ref>,
     pub(crate) append_flight: Option<AppendFlight>,
     pub(crate) moves: Moves,
+    pub(crate) bundles: Bundles,
     pub(crate) commits: u64,
     timers: BinaryHeap<Reverse<(Micros, Timer)>>,
     watches: HashMap<Slot, Watched>,
@@ -80,6 +87,7 @@ pub struct Shard {
     absent: HashMap<u64, Micros>,
     pub(crate) window_bytes: usize,
     window_hand: usize,
+    pub(crate) seals: Seals,
     pub(crate) tail_bytes: usize,
     pub(crate) tail_order: VecDeque<Ref>,
 }
@@ -99,10 +107,13 @@ impl Shard {
             pushes: Slab::default(),
             pops: Slab::default(),
             acks: Slab::default(),
+            prepares: Slab::default(),
+            heards: Slab::default(),
             closing: VecDeque::new(),
             provision: Vec::new(),
             append_flight: None,
             moves: Moves::default(),
+            bundles: Bundles::default(),
             commits: 0,
             timers: BinaryHeap::new(),
             watches: HashMap::new(),
@@ -110,6 +121,7 @@ impl Shard {
             absent: HashMap::new(),
             window_bytes: 0,
             window_hand: 0,
+            seals: Seals::default(),
             tail_bytes: 0,
             tail_order: VecDeque::new(),
         }
@@ -124,6 +136,7 @@ impl Shard {
                 Event::Command { slot, command } => self.admit(slot, command),
                 Event::Appended { commit, result } => self.settle_append(commit, result),
                 Event::Moved { commit, result } => self.settle_moves(commit, result),
+                Event::Bundled { commit, result } => self.settle_bundles(commit, result),
                 Event::Returned { call, result } => self.resume(call, result),
             }
         }
@@ -131,14 +144,17 @@ impl Shard {
         self.send_provision();
         self.close_lanes();
         self.close_moves();
-        self.send_calls();
+        self.close_bundles();
         self.keep_budgets();
+        self.send_calls();
         effects.append(&mut self.effects);
     }
 
     /// When a turn is wanted though nothing happens.
     pub fn deadline(&self) -> Option<Micros> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        // A sealing goes on at once, in short turns.
+        if self.seals.steps() { Some(timer.map_or(self.now, |at| at.min(self.now))) } else { timer }
     }
 
     fn admit(&mut self, slot: Slot, command: Command) {
@@ -148,6 +164,9 @@ impl Shard {
             Command::Watch(watch) => self.watch(slot, watch),
             Command::Unwatch => self.unwatch(slot),
             Command::Ack { sets } => self.ack(slot, sets),
+            Command::Prepare { lanes, sets, leases } => self.prepare_bundle(slot, lanes, sets, leases),
+            Command::Bundle(bundle) => self.bundle(slot, bundle),
+            Command::Heard { news } => self.heard(slot, news),
             Command::GiveBack { lease, claims } => self.give_back(lease, claims),
             Command::QueueChanged { tenant, queue } => self.queue_changed(slot, tenant, queue),
         }
@@ -470,14 +489,17 @@ impl Shard {
 
     /// Drops all memory of a partition; what waits for it starts again.
     pub(crate) fn forget_lane(&mut self, at: Ref) {
+        self.stop_sealing(at);
         let Some(lane) = self.lanes.remove(at) else { return };
-        self.window_bytes = self.window_bytes.saturating_sub(lane.window.bytes());
+        self.window_bytes = self.window_bytes.saturating_sub(lane.window_bytes());
         self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.bytes());
         if !lane.drafts.is_empty() {
             let again = self.lane_entry(&lane.key);
-            self.lanes[again].drafts.extend(lane.drafts);
+            // It may be another partition by now: what was probed says nothing of it.
+            self.lanes[again].drafts.extend(lane.drafts.into_iter().map(|w| WaitingDraft { probe: None, ..w }));
             self.prepare(again);
         }
+        self.prepare_again(lane.preparing);
         for ticket in lane.cursors.into_iter().flat_map(|c| c.waiting) {
             self.start_set(ticket);
         }
@@ -510,21 +532,35 @@ impl Shard {
                 self.tail_order.push_back(at);
             }
         }
-        let places = self.lanes.slab.len().min(SWEEP_STEP);
-        for _ in 0..places {
+        if self.seals.steps() {
+            self.step_sealing();
+        }
+        if self.window_bytes > self.config.window_bytes_max {
+            self.shrink_windows();
+        }
+    }
+
+    /// Over the budget: windows of idle lanes go whole, those of busy ones are sealed.
+    fn shrink_windows(&mut self) {
+        for _ in 0..self.lanes.slab.len().min(SWEEP_STEP) {
             if self.window_bytes <= self.config.window_bytes_max {
-                break;
+                return;
             }
             self.window_hand = self.window_hand.wrapping_add(1);
-            let Some(at) = self.lanes.slab.at_hand(self.window_hand) else { continue };
-            let lane = &mut self.lanes[at];
-            let idle = lane.drafts.is_empty() && self.now.since(lane.touched) > WINDOW_IDLE_US;
-            if idle && lane.state == crate::lane::LaneState::Ready && lane.window.bytes() > 0 {
-                self.window_bytes = self.window_bytes.saturating_sub(lane.window.bytes());
-                lane.window.clear();
-                lane.window_since = crate::lane::SINCE_NEVER;
+            let looked_at = self.lanes.slab.at_hand(self.window_hand);
+            if let Some(at) = looked_at {
+                let lane = &self.lanes[at];
+                let idle = lane.drafts.is_empty()
+                    && lane.preparing.is_empty()
+                    && self.now.since(lane.touched) > WINDOW_IDLE_US;
+                if !idle && lane.window_since != SINCE_NEVER {
+                    self.seals.consider(at, lane.window.len());
+                } else if idle && lane.state == LaneState::Ready && lane.window_bytes() > 0 {
+                    self.drop_window(at);
+                }
             }
         }
+        self.seal_largest();
     }
 
     /// What the shard holds, for gauges.
@@ -537,6 +573,7 @@ impl Shard {
             waiting_drafts: self.pushes.len(),
             waiting_pops: self.pops.len(),
             waiting_acks: self.acks.len(),
+            waiting_bundles: self.prepares.len() + self.heards.len() + self.bundles.len(),
             watches: self.watches.len(),
             calls: self.calls.len(),
         }
@@ -553,6 +590,7 @@ pub struct Sizes {
     pub waiting_drafts: usize,
     pub waiting_pops: usize,
     pub waiting_acks: usize,
+    pub waiting_bundles: usize,
     pub watches: usize,
     pub calls: usize,
 }

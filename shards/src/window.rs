@@ -22,6 +22,8 @@ use index::Index;
 use slab::Slab;
 use std::collections::BTreeSet;
 
+pub(crate) use slab::CHUNK_KEYS;
+
 /// The keys of one lane's newest messages. One message needs no heap: lanes that never hold more are the many.
 #[derive(Debug, Default)]
 pub struct Window {
@@ -134,8 +136,8 @@ impl Window {
 
     /// Copies keys from the old end into `slice`, after those it has; `true` once it is full.
     ///
-    /// In steps of about 0.2 ms. The newest keys are never copied. Nothing is forgotten: see
-    /// [`drop_through`](Window::drop_through).
+    /// In steps of about 0.2 ms. The newest chunk is not copied unless it is [closed](Window::close). Nothing is
+    /// forgotten: see [`drop_through`](Window::drop_through).
     pub fn copy_oldest(&self, slice: &mut Slice) -> bool {
         let Held::Many(many) = &self.held else { return false };
         for _ in 0..COPY_MAX {
@@ -147,13 +149,24 @@ impl Window {
         false
     }
 
+    /// Ends the newest chunk, so that it may be copied and dropped like the others: what comes next begins another.
+    pub fn close(&mut self) {
+        if let Held::Many(many) = &mut self.held {
+            many.slab.close();
+        }
+    }
+
     /// Forgets whole chunks up to the offset `last`, whose sealed run is stored now; `true` when none is left.
     ///
     /// In bounded steps, as [`expire`](Window::expire).
     pub fn drop_through(&mut self, last: Offset) -> bool {
         let Held::Many(many) = &mut self.held else { return true };
         many.drop_through(last);
-        !many.slab.front_ends_through(last)
+        let done = !many.slab.front_ends_through(last);
+        if many.slab.is_empty() {
+            self.clear();
+        }
+        done
     }
 
     /// Forgets everything, and frees it.

@@ -113,7 +113,7 @@ fn split(tenant: TenantId, acks: &Acks<'_>, keys: &KeyHasher) -> Split {
 }
 
 /// A positive decimal number; the error is what the item answers.
-fn partition_id(text: &str) -> Result<PartitionId, Box<str>> {
+pub(crate) fn partition_id(text: &str) -> Result<PartitionId, Box<str>> {
     let refused = |why: &dyn std::fmt::Display| Err(format!("invalid partitionId: {why}").into());
     if let Some(odd) = text.chars().find(|c| !c.is_ascii_digit()) {
         return refused(&format_args!("unexpected character {odd:?}"));
@@ -126,7 +126,7 @@ fn partition_id(text: &str) -> Result<PartitionId, Box<str>> {
 }
 
 /// `None` when empty. A text that is no UUID is a lease that nobody holds.
-fn lease_id(text: &str) -> Option<LeaseId> {
+pub(crate) fn lease_id(text: &str) -> Option<LeaseId> {
     if text.is_empty() {
         return None;
     }

@@ -5,10 +5,14 @@
 pub mod ack;
 pub mod body;
 pub mod configure;
+pub mod dead_letters;
+pub mod fetch;
+pub mod groups;
 pub mod head;
 pub mod health;
 pub mod json;
 pub mod lease;
+pub mod messages;
 pub mod pop;
 pub mod push;
 pub mod query;
@@ -16,6 +20,7 @@ pub mod refusals;
 pub mod reply;
 pub mod resources;
 pub mod routes;
+pub mod transaction;
 pub mod status;
 
 use bytes::Bytes;

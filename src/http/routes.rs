@@ -6,7 +6,7 @@
 
 use super::head::Head;
 use super::refusals::Refusal;
-use super::{Method, Request, Response, ack, pop, push};
+use super::{Method, Request, Response, ack, pop, push, transaction};
 use crate::conn::Service;
 use crate::core_thread::Core;
 use crate::limits::NAME_BYTES_MAX;
@@ -68,11 +68,6 @@ macro_rules! routes {
     };
 }
 
-/// A route of a later stage.
-async fn not_built(_: &Rc<Core>, _: &Request, _: &Params) -> Response {
-    Refusal::NotBuilt.response()
-}
-
 /// The hot ones first: the table is searched from the top.
 pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/push"                                                       WriteOnly push::push,
@@ -82,7 +77,7 @@ pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/ack/batch"                                                  ReadWrite ack::batch,
     Post   "/api/v1/ack"                                                        ReadWrite ack::single,
     Post   "/api/v1/lease/:leaseId/extend"                                      ReadWrite super::lease::extend,
-    Post   "/api/v1/transaction"                                                ReadWrite not_built,
+    Post   "/api/v1/transaction"                                                ReadWrite transaction::transaction,
 
     Post   "/api/v1/configure"                                                  ReadWrite super::configure::configure,
     Get    "/api/v1/resources/queues"                                           ReadOnly  super::resources::queues,
@@ -94,23 +89,23 @@ pub static ROUTES: &[Route] = routes! {
     Get    "/api/v1/resources/partitions"                                       ReadOnly  super::resources::partitions,
     Get    "/api/v1/resources/overview"                                         ReadOnly  super::resources::overview,
 
-    Get    "/api/v1/messages"                                                   ReadOnly  not_built,
-    Get    "/api/v1/messages/:partitionId/:transactionId"                       ReadOnly  not_built,
-    Delete "/api/v1/messages/:partitionId/:transactionId"                       ReadWrite not_built,
-    Post   "/api/v1/messages/:partitionId/:transactionId/retry"                 ReadWrite not_built,
-    Get    "/api/v1/dlq"                                                        ReadOnly  not_built,
-    Delete "/api/v1/dlq"                                                        Admin     not_built,
-    Post   "/api/v1/dlq/:id/replay"                                             ReadWrite not_built,
-    Get    "/api/v1/consumer-groups"                                            ReadOnly  not_built,
-    Get    "/api/v1/consumer-groups/lagging"                                    ReadOnly  not_built,
-    Get    "/api/v1/consumer-groups/:group"                                     ReadOnly  not_built,
-    Post   "/api/v1/consumer-groups/:group/subscription"                        ReadWrite not_built,
-    Post   "/api/v1/consumer-groups/:group/queues/:queue/seek"                  ReadWrite not_built,
-    Post   "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek" ReadWrite not_built,
-    Delete "/api/v1/consumer-groups/:group"                                     Admin     not_built,
-    Delete "/api/v1/consumer-groups/:group/queues/:queue"                       Admin     not_built,
-    Post   "/api/v1/fetch"                                                      ReadOnly  not_built,
-    Post   "/api/v1/partitions/changed"                                         ReadOnly  not_built,
+    Get    "/api/v1/messages"                                                   ReadOnly  super::messages::list,
+    Get    "/api/v1/messages/:partitionId/:transactionId"                       ReadOnly  super::messages::detail,
+    Delete "/api/v1/messages/:partitionId/:transactionId"                       ReadWrite super::dead_letters::delete,
+    Post   "/api/v1/messages/:partitionId/:transactionId/retry"                 ReadWrite super::dead_letters::retry,
+    Get    "/api/v1/dlq"                                                        ReadOnly  super::dead_letters::list,
+    Delete "/api/v1/dlq"                                                        Admin     super::dead_letters::purge,
+    Post   "/api/v1/dlq/:id/replay"                                             ReadWrite super::dead_letters::replay,
+    Get    "/api/v1/consumer-groups"                                            ReadOnly  super::groups::list,
+    Get    "/api/v1/consumer-groups/lagging"                                    ReadOnly  super::groups::lagging,
+    Get    "/api/v1/consumer-groups/:group"                                     ReadOnly  super::groups::detail,
+    Post   "/api/v1/consumer-groups/:group/subscription"                        ReadWrite super::groups::subscription,
+    Post   "/api/v1/consumer-groups/:group/queues/:queue/seek"                  ReadWrite super::groups::seek_queue,
+    Post   "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek" ReadWrite super::groups::seek_partition,
+    Delete "/api/v1/consumer-groups/:group"                                     Admin     super::groups::delete,
+    Delete "/api/v1/consumer-groups/:group/queues/:queue"                       Admin     super::groups::delete_in_queue,
+    Post   "/api/v1/fetch"                                                      ReadOnly  super::fetch::fetch,
+    Post   "/api/v1/partitions/changed"                                         ReadOnly  super::fetch::changed,
 
     Get    "/api/v1/status"                                                     ReadOnly  super::status::status,
     Get    "/api/v1/status/buffers"                                             ReadOnly  super::status::buffers,

@@ -1,7 +1,7 @@
 //! The runtime: the only room that names monoio, so that it can be replaced in one place.
 //!
 //!     main -> cores, port_is_free -> one thread per shard: pin -> build -> block_on
-//!     shard -> spawn, sleep, timeout, race; Listener -> Stream -> (Reader, Writer); Doorbell
+//!     shard -> spawn, sleep, timeout, race, aside; Listener -> Stream -> (Reader, Writer); Doorbell
 //!
 //! Holds: everything here lives on the thread that made it, except [`Ringer`]. Does not know HTTP, the hub or limits
 //! of requests.
@@ -9,6 +9,7 @@
 mod cores;
 mod doorbell;
 mod driver;
+mod helper;
 mod listener;
 mod operation;
 mod stream;
@@ -18,6 +19,7 @@ mod tests;
 pub use cores::{cores, pin};
 pub use doorbell::{Doorbell, Ringer};
 pub use driver::{Choice, Driver, Runtime, build, current, run};
+pub use helper::aside;
 pub use listener::{Listener, port_is_free};
 pub use stream::{
     Delivery, Reader, Stream, TcpCompat, UnixCompat, Writer, connect, connect_compat, connect_unix_compat,

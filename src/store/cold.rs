@@ -5,6 +5,7 @@ use crate::store::failure::Nature;
 use crate::store::hot::run;
 use crate::store::params::{One, column, param};
 use crate::store::rows::Columns;
+use crate::store::runs;
 use queen_shards::command::{Codec, Record, Start};
 use queen_shards::effect::{
     Call, Contact, CursorRow, FoundLane, GroupRow, KeysRow, LaneRow, Reply, ScanRow, SeededCursor, StoreError,
@@ -26,6 +27,11 @@ pub async fn call(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
         Call::FindCursor { partition, group } => find_cursor(client, *partition, group).await,
         Call::ReadKeys { .. } => read_keys(client, ask).await,
         Call::ReadRecords { .. } => read_records(client, ask).await,
+        Call::ReadRuns { partition, after, bytes } => runs::read_runs(client, *partition, *after, *bytes).await,
+        Call::ReadRunRows { partition, rows } => runs::read_run_rows(client, *partition, rows).await,
+        Call::DropRuns { partition, runs } => runs::drop_runs(client, *partition, runs).await,
+        // Its work is not for this thread, and takes the slice.
+        Call::SealRun { .. } => Err(StoreError::Refused("a slice is sealed before it is stored".into())),
     }
 }
 
@@ -35,13 +41,8 @@ pub async fn call(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
 pub async fn state(client: &Client, call: &StateCall) -> StateReply {
     let sql = format!("select queen.{}($1, $2::jsonb)::text", call.function.name());
     let args = call.args.to_string();
-    let rows = run(
-        client,
-        Nature::Writes,
-        &sql,
-        &[param(&One::of(call.tenant.0)), param(&One::of(args.as_str()))],
-    )
-    .await?;
+    let rows =
+        run(client, Nature::Writes, &sql, &[param(&One::of(call.tenant.0)), param(&One::of(args.as_str()))]).await?;
     match rows.first() {
         Some(row) => Columns::of(row).get(),
         None => Ok(None),
@@ -219,26 +220,16 @@ async fn seed_cursors(
 const FIND_QUEUE: &str = "select * from queen.find_queue($1, $2)";
 
 async fn find_queue(client: &Client, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        FIND_QUEUE,
-        &[param(&One::of(tenant.0)), param(&One::of(queue))],
-    )
-    .await?;
+    let rows =
+        run(client, Nature::Repeatable, FIND_QUEUE, &[param(&One::of(tenant.0)), param(&One::of(queue))]).await?;
     Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
 }
 
 const FIND_CURSOR: &str = "select *, clock_timestamp() from queen.find_cursor($1, $2)";
 
 async fn find_cursor(client: &Client, partition: PartitionId, group: &str) -> Result<Reply, StoreError> {
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        FIND_CURSOR,
-        &[param(&One::of(partition.0)), param(&One::of(group))],
-    )
-    .await?;
+    let rows =
+        run(client, Nature::Repeatable, FIND_CURSOR, &[param(&One::of(partition.0)), param(&One::of(group))]).await?;
     let Some(row) = rows.first() else {
         return Ok(Reply::Cursor(None));
     };
@@ -364,7 +355,7 @@ fn place(ord: i64, n: usize) -> Result<usize, StoreError> {
 }
 
 /// Rows that begin with `ord`, put where they belong; `None` where no row came.
-fn in_order<'a, T>(
+pub(super) fn in_order<'a, T>(
     n: usize,
     rows: &'a [Row],
     read: impl Fn(&mut Columns<'a>) -> Result<T, StoreError>,

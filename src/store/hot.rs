@@ -2,7 +2,7 @@
 
 use crate::store::failure::{Nature, judge};
 use crate::store::pack::pack;
-use crate::store::params::{Param, Utf8, blob, column, nullable, param};
+use crate::store::params::{One, Param, Utf8, blob, column, nullable, param};
 use crate::store::rows::Columns;
 use bytes::Bytes;
 use queen_shards::command::Codec;
@@ -29,6 +29,9 @@ pub(super) async fn run(
     client.query_typed(sql, params).await.map_err(|error| judge(&error, nature))
 }
 
+/// Longest a commit that waits for a row holds its connection up.
+const WAIT_MS: i32 = 50;
+
 const APPEND: &str = "select * from queen.append(\
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
 
@@ -48,6 +51,9 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
         .collect();
     let (l, s) = (lanes.len(), segments.len());
     let spans = Spans::of(append, &stored)?;
+    if append.wait && l == 1 {
+        return append_waiting(client, append, stored).await;
+    }
     let rows = run(
         client,
         Nature::Writes,
@@ -95,6 +101,56 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
         }
     }
     Ok(AppendOutcome { now, lanes: outcomes, stored })
+}
+
+const APPEND_WAITING: &str = "select * from queen.append_waiting($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+
+/// Writes the one lane of a commit that others write all the time: waits for its row, and is judged there against what
+/// they stored.
+async fn append_waiting(
+    client: &Client,
+    append: &Append,
+    mut stored: Vec<(Codec, Bytes)>,
+) -> Result<AppendOutcome, StoreError> {
+    let (lane, segments) = (&append.lanes[0], &append.segments);
+    let s = segments.len();
+    let answer = run(
+        client,
+        Nature::Writes,
+        APPEND_WAITING,
+        &[
+            param(&One::of(lane.partition.0)),
+            param(&One::of(lane.expect.0)),
+            param(&One::of(lane.count as i32)),
+            param(&column(s, |i| segments[i].rel as i32)),
+            param(&column(s, |i| segments[i].count as i32)),
+            param(&column(s, |i| stored[i].0 as i16)),
+            param(&column(s, |i| segments[i].flags as i16)),
+            param(&column(s, |i| segments[i].frames.len() as i32)),
+            param(&column(s, |i| stored[i].1.len() as i32)),
+            param(&blob(s, |i| &segments[i].keys[..])),
+            param(&blob(s, |i| &stored[i].1[..])),
+            param(&One::of(WAIT_MS)),
+        ],
+    )
+    .await?;
+    let [row] = &answer[..] else { return Err(StoreError::Unknown(format!("{} outcomes for 1 question", answer.len()))) };
+    let mut columns = Columns::of(row);
+    let state: i16 = columns.get()?;
+    let last = columns.offset()?;
+    let created_at = columns.stamp_opt()?;
+    let now = columns.stamp()?;
+    let outcome = match (state, created_at) {
+        (0, Some(created_at)) if last == lane.expect => LaneOutcome::Appended { created_at },
+        (0, Some(created_at)) => LaneOutcome::Behind { base: last.plus(1), created_at },
+        (1, _) => LaneOutcome::Moved { last },
+        (2, _) => LaneOutcome::Busy,
+        _ => LaneOutcome::Gone,
+    };
+    if !matches!(outcome, LaneOutcome::Appended { .. } | LaneOutcome::Behind { .. }) {
+        stored.iter_mut().for_each(|(_, body)| body.clear());
+    }
+    Ok(AppendOutcome { now, lanes: vec![outcome], stored })
 }
 
 const MOVE: &str = "select * from queen.move_cursors(\

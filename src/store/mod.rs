@@ -7,6 +7,7 @@
 //! be known about the rows after a failure is told by the variant of `StoreError`. Does not time out: deadlines are
 //! the caller's, who then gives the connection up ([`connect::Conn::discard`]).
 
+pub mod bundle;
 pub mod cold;
 pub mod connect;
 pub mod failure;
@@ -15,11 +16,14 @@ pub mod migrate;
 pub mod pack;
 mod params;
 mod rows;
+mod runs;
 pub mod sql_files;
 
+pub use bundle::bundle;
 pub use cold::{call, purge_dead, state};
 pub use connect::{Conn, Target};
 pub use hot::{append, move_cursors, ping};
+pub use runs::{purge_runs, store_run};
 pub use migrate::{BootError, StoreFacts, boot};
 pub use tokio_postgres::Client;
 

@@ -5,8 +5,11 @@ mod cluster;
 mod configure;
 mod counters;
 mod delete;
+mod groups;
 mod lease;
 mod listings;
+mod messages;
+mod retention;
 
 use cluster::Db;
 

@@ -41,6 +41,7 @@ fn a_lane_of_no_messages_is_confirmed_and_not_written() {
         let confirm = |expect| Append {
             lanes: vec![AppendLane { partition: p, expect: Offset(expect), count: 0 }],
             segments: vec![],
+            ..Append::default()
         };
         let outcome = append(&db.client, &confirm(1)).await.unwrap();
         assert_eq!(outcome.lanes, [LaneOutcome::Appended { created_at: stamp }]);
@@ -57,6 +58,7 @@ fn what_is_stored_is_read_back_byte_for_byte() {
         let mut ask = Append {
             lanes: vec![AppendLane { partition: p, expect: Offset::NONE, count: 103 }],
             segments: vec![segment(0, 0, 2, 7), segment(0, 2, 100, 8), segment(0, 102, 1, 9)],
+            ..Append::default()
         };
         ask.segments[2].packed = Some(b"as the client packed it"[..].into());
         ask.segments[2].flags = 3;
@@ -84,7 +86,8 @@ fn stamps_of_a_partition_never_decrease() {
         db.push(p, -1, 1).await;
         // As a clock that went back an hour would leave it.
         db.sql("update queen.partitions set last_created_at = clock_timestamp() + interval '1 hour'").await;
-        let ahead = Stamp(db.number("select extract(epoch from last_created_at) * 1000000 from queen.partitions").await);
+        let ahead =
+            Stamp(db.number("select extract(epoch from last_created_at) * 1000000 from queen.partitions").await);
         assert_eq!(db.push(p, 0, 1).await, ahead);
         let read = Call::FindLane { lane: lane("q", "a") };
         let Reply::Lanes(rows) = db.call(read).await else { panic!() };
@@ -134,7 +137,7 @@ fn two_writers_on_the_same_lanes_leave_no_gap_and_no_deadlock() {
                             }
                             LaneOutcome::Moved { last: now } => last[*i] = now.0,
                             LaneOutcome::Busy => {}
-                            LaneOutcome::Gone => panic!("a lane is gone"),
+                            LaneOutcome::Behind { .. } | LaneOutcome::Gone => panic!("{outcome:?}"),
                         }
                     }
                     queen::rt::yield_now().await;
@@ -166,17 +169,19 @@ fn a_poisoned_commit_is_refused_and_one_that_was_cut_off_is_unavailable() {
         assert!(matches!(append(&db.client, &bad).await, Err(StoreError::Refused(_))));
 
         // Holds the commit up after it was sent, then ends its session.
-        db.sql("create function wait() returns trigger language plpgsql as
+        db.sql(
+            "create function wait() returns trigger language plpgsql as
             $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
             create trigger wait before insert on queen.segments for each row execute function wait();
-            select pg_advisory_lock(1)").await;
+            select pg_advisory_lock(1)",
+        )
+        .await;
         let client = db.other().await;
         let victim = client.query_typed("select pg_backend_pid()", &[]).await.unwrap()[0].get::<_, i32>(0);
         let lost = one_segment(p, -1, 1);
         let stuck = async {
-            let waits = format!(
-                "select count(*) from pg_stat_activity where pid = {victim} and wait_event_type = 'Lock'"
-            );
+            let waits =
+                format!("select count(*) from pg_stat_activity where pid = {victim} and wait_event_type = 'Lock'");
             until("the commit is stuck", async || db.number(&waits).await == 1).await;
             // SAFETY: a process of our own cluster.
             unsafe { libc::kill(victim, libc::SIGTERM) };

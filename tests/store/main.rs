@@ -3,6 +3,7 @@
 mod support;
 
 mod appends;
+mod bundle;
 mod connections;
 mod cost;
 mod cursors;
@@ -11,4 +12,5 @@ mod groups;
 mod plans;
 mod provisioning;
 mod reads;
+mod runs;
 mod schema;

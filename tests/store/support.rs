@@ -142,8 +142,7 @@ impl Db {
     }
 
     pub async fn open(&self, queue: &str, group: &str, contact: Contact) -> Option<GroupRow> {
-        let ask =
-            Call::OpenGroup { tenant: TenantId::DEFAULT, queue: queue.into(), group: group.into(), contact };
+        let ask = Call::OpenGroup { tenant: TenantId::DEFAULT, queue: queue.into(), group: group.into(), contact };
         match self.call(ask).await {
             Reply::Group(row) => row,
             other => panic!("{other:?}"),
@@ -195,6 +194,7 @@ pub fn one_segment(partition: PartitionId, expect: i64, count: u32) -> Append {
     Append {
         lanes: vec![AppendLane { partition, expect: Offset(expect), count }],
         segments: vec![segment(0, 0, count, (expect + 1) as u64)],
+        ..Append::default()
     }
 }
 
@@ -206,6 +206,7 @@ pub fn one_each(lanes: &[(PartitionId, i64)], count: u32) -> Append {
             .map(|(partition, expect)| AppendLane { partition: *partition, expect: Offset(*expect), count })
             .collect(),
         segments: (0..lanes.len()).map(|i| segment(i as u32, 0, count, i as u64)).collect(),
+        ..Append::default()
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Position(pub u32);
 #[derive(Debug, Default)]
 pub struct Slab {
     chunks: VecDeque<Chunk>,
+    /// The last chunk takes no more.
+    closed: bool,
     /// Number of the front chunk.
     front_no: u32,
     len: usize,
@@ -47,7 +49,7 @@ impl Slab {
         let created_at = created_at.max(self.last_stamp());
         let fits = match self.chunks.back() {
             Some(chunk) if offset < chunk.end() => return None,
-            Some(chunk) => chunk.fits(offset, created_at),
+            Some(chunk) => !self.closed && chunk.fits(offset, created_at),
             None => false,
         };
         if !fits {
@@ -56,6 +58,7 @@ impl Slab {
             let chunk = Chunk::new(offset, created_at, if grown { CHUNK_KEYS } else { 0 });
             self.bytes += chunk.bytes();
             self.chunks.push_back(chunk);
+            self.closed = false;
         }
         let no = self.front_no.wrapping_add(self.chunks.len() as u32 - 1) % CHUNKS_MAX;
         let chunk = self.chunks.back_mut().expect("pushed above");
@@ -118,15 +121,20 @@ impl Slab {
         keys.map(|(at, &key)| (key, chunk.base.plus(i64::from(at)), Position(first | at))).collect()
     }
 
-    /// Whether the oldest chunk ends at or below `last`. Never the newest chunk.
-    pub fn front_ends_through(&self, last: Offset) -> bool {
-        1 < self.chunks.len() && self.chunks[0].end() <= last.plus(1)
+    /// The next key begins a chunk.
+    pub fn close(&mut self) {
+        self.closed = true;
     }
 
-    /// The oldest chunk that begins above `after`, the newest one excepted: its keys with offsets and stamps.
+    /// Whether the oldest chunk ends at or below `last`. Never an open chunk.
+    pub fn front_ends_through(&self, last: Offset) -> bool {
+        self.ended() && self.chunks[0].end() <= last.plus(1)
+    }
+
+    /// The oldest chunk that begins above `after`, an open one excepted: its keys with offsets and stamps.
     pub fn full_after(&self, after: Offset) -> Option<impl Iterator<Item = (Key, Offset, Stamp)>> {
         let index = self.chunks.partition_point(|chunk| chunk.base <= after);
-        let chunk = self.chunks.get(index).filter(|_| index + 1 < self.chunks.len())?;
+        let chunk = self.chunks.get(index).filter(|_| index + 1 < self.chunks.len() || self.closed)?;
         let mut run = 0;
         Some(chunk.keys.iter().enumerate().map(move |(at, &key)| {
             run += usize::from(chunk.runs.get(run + 1).is_some_and(|next| next.at as usize <= at));
@@ -156,6 +164,11 @@ impl Slab {
     /// Heap bytes.
     pub fn bytes(&self) -> usize {
         self.bytes + self.chunks.capacity() * size_of::<Chunk>()
+    }
+
+    /// Whether there is a chunk that takes no more.
+    fn ended(&self) -> bool {
+        1 < self.chunks.len() || self.closed && !self.chunks.is_empty()
     }
 
     fn last_stamp(&self) -> Stamp {

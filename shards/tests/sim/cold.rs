@@ -3,10 +3,14 @@
 
 use crate::rng::Rng;
 use crate::store::{Cursor, Group, Partition, Planted, Queue, Store};
+use bytes::Bytes;
 use queen_shards::command::{QUEUE_MODE, Record, Start};
-use queen_shards::effect::{Call, Contact, FoundLane, GroupRow, KeysRow, Options, Reply, ScanRow, SeededCursor};
+use queen_shards::effect::{
+    Call, Contact, FoundLane, GroupRow, KeysRow, Options, Reply, RunRow, ScanRow, SeededCursor,
+};
 use queen_shards::ids::{GroupId, LeaseId, Offset, PartitionId, QueueId, Stamp, TenantId};
 use queen_shards::place::{LaneKey, owner_of_partition};
+use queen_shards::sealed::{RowId, RunId};
 use std::sync::Arc;
 
 /// Options of a queue made by a push or pop. Source: data plane 2 and 8.2.
@@ -59,6 +63,38 @@ impl Store {
                 let records = self.read_records(*partition, (*from, *to), *bytes, *messages);
                 let log_start = self.partitions.get(partition).map_or(Offset(0), |row| row.log_start);
                 Reply::Records { records, log_start }
+            }
+            Call::SealRun { partition, slice } => {
+                let sealed = slice.clone().seal();
+                let row = (sealed.run.encode(), sealed.rows);
+                self.runs.entry((*partition, sealed.run.id())).or_insert(row);
+                Reply::Sealed(sealed.run)
+            }
+            Call::ReadRuns { partition, after, bytes: _ } => {
+                let later = |id: &RunId| after.is_none_or(|after| after < *id);
+                let some = 1 + rng.index(3);
+                let mine = self.runs.iter().filter(|((of, id), _)| of == partition && later(id));
+                let mut runs: Vec<RunRow> = mine
+                    .take(some + 1)
+                    .map(|((_, id), (run, _))| {
+                        let below = (*partition, Offset(0))..(*partition, id.base);
+                        let live = self.segments.range(below.clone()).next_back().map(|(_, row)| row.created_at);
+                        let past = self.evidence.range(below).next_back().map(|(_, row)| row.created_at);
+                        RunRow { id: *id, run: run.clone(), before: live.max(past) }
+                    })
+                    .collect();
+                let complete = runs.len() <= some;
+                runs.truncate(some);
+                Reply::Runs { runs, complete }
+            }
+            Call::ReadRunRows { partition, rows } => {
+                let empty = self.strikes(rng, Planted::EmptyRunRow, 500);
+                let row = |id: &RowId| self.runs.get(&(*partition, id.run))?.1.get(id.row as usize).cloned();
+                Reply::RunRows(rows.iter().map(|id| row(id).map(|row| if empty { Bytes::new() } else { row })).collect())
+            }
+            Call::DropRuns { partition, runs } => {
+                runs.iter().for_each(|id| drop(self.runs.remove(&(*partition, *id))));
+                Reply::Done
             }
         }
     }

@@ -22,6 +22,8 @@ things! {
     RetentionUnderLag, EvidenceRead, EvidencePurged, QueueDeleted, Configured, Seek, ClockJump, Restart,
     ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, KeysPaged, RecordsRead, PackedStored,
     HeldByDelay, HeldByWindow,
+    BundleCommitted, BundleDuplicate, BundleStale, BundleRefused,
+    Sealed, RunRowsRead, RunsLoaded, RunsDropped, RunGone,
 }
 
 /// Counts per thing.

@@ -54,7 +54,7 @@ impl Oracle {
             self.fail(None, &format!("a move for {partition:?}, which was never made"));
         };
         let mut found = Vec::new();
-        for &index in self.movers.iter().filter(|index| self.asks[**index].at == at) {
+        for &index in self.movers.iter().filter(|index| self.asks[**index].at == at && !self.asks[**index].prepares) {
             match &self.asks[index].ask {
                 Ask::Ack(sets) => {
                     let mine = sets.iter().enumerate().filter(|(_, s)| s.partition == partition && s.group == *name);
@@ -189,7 +189,7 @@ impl Oracle {
             return;
         }
         let part = &self.ledger.parts[&case.id];
-        if path.is_empty() && state.batch_end.is_some_and(|end| end < part.log_start) {
+        if depth > 0 && path.is_empty() && state.batch_end.is_some_and(|end| end < part.log_start) {
             // Retention took all that was granted before it was delivered: the broker gives it back itself.
             found.extend(given_back(&state, &case.after).filter(|next| same(next, &case.after)).map(|_| Vec::new()));
         }

@@ -53,6 +53,7 @@ impl Oracle {
         for (index, (lane, result)) in append.lanes.iter().zip(&outcome.lanes).enumerate() {
             match result {
                 LaneOutcome::Appended { .. } => {}
+                LaneOutcome::Behind { .. } => unreachable!("the simulated store never waits"),
                 LaneOutcome::Moved { .. } => {
                     self.hit(Thing::LaneMoved);
                     continue;

@@ -17,6 +17,7 @@ mod coverage;
 mod explain;
 mod frame;
 mod judge_ack;
+mod judge_bundle;
 mod judge_pop;
 mod judge_push;
 mod ledger;
@@ -26,6 +27,7 @@ mod plan;
 mod producer;
 mod rng;
 mod store;
+mod transactor;
 mod world;
 
 use coverage::Coverage;

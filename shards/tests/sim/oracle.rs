@@ -14,7 +14,7 @@ use bytes::Bytes;
 use queen_shards::command::{AckSet, Command, Pop, PopFrom, QUEUE_MODE, Verdict};
 use queen_shards::effect::{Append, CursorMove};
 use queen_shards::ids::{CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, Slot, Stamp};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// A shard of a broker.
@@ -36,6 +36,8 @@ pub enum Ask {
     Pop(Pop),
     Ack(Vec<AckSet>),
     GiveBack { lease: LeaseId, claims: Vec<(PartitionId, GroupId)> },
+    /// Moves nothing by itself: [`Oracle::prepared`] remembers it for the bundle.
+    Bundle(crate::judge_bundle::SentBundle),
     Changed,
 }
 
@@ -51,6 +53,8 @@ pub struct Asked {
     pub alone: bool,
     /// Per ack set: what cursor moves said about it.
     pub fates: Vec<Vec<crate::explain::Fate>>,
+    /// Of a bundle: its sets move cursors with the bundle's commit.
+    pub prepares: bool,
 }
 
 /// A message under way.
@@ -73,6 +77,8 @@ struct Flying {
     calls: usize,
 }
 
+/// Prepares that are remembered: more than clients can have open.
+const PREPARED_MAX: usize = 64;
 /// Cold calls a shard may have in flight at once.
 const CALLS_MAX: usize = queen_shards::limits::CALLS_MAX;
 
@@ -104,6 +110,11 @@ pub struct Oracle {
     pub letters: Vec<(PartitionId, GroupId, Offset)>,
     pub healed: Option<u64>,
     flying: BTreeMap<At, Flying>,
+    /// Prepares whose bundles may still come, and shards with a bundle commit in flight.
+    pub prepared: VecDeque<usize>,
+    pub bundling: BTreeSet<At>,
+    /// Versions that cursors were moved from by bundles.
+    pub bundle_moves: BTreeSet<(PartitionId, GroupId, i64)>,
     pub verbose: bool,
 }
 
@@ -129,6 +140,9 @@ impl Oracle {
             letters: Vec::new(),
             healed: None,
             flying: BTreeMap::new(),
+            prepared: VecDeque::new(),
+            bundling: BTreeSet::new(),
+            bundle_moves: BTreeSet::new(),
             verbose: false,
         }
     }
@@ -161,15 +175,27 @@ impl Oracle {
             Command::Pop(pop) => Ask::Pop(pop.clone()),
             Command::Ack { sets } => Ask::Ack(sets.clone()),
             Command::GiveBack { lease, claims } => Ask::GiveBack { lease: *lease, claims: claims.clone() },
-            Command::QueueChanged { .. } => Ask::Changed,
+            Command::Prepare { sets, .. } => Ask::Ack(sets.clone()),
+            Command::Bundle(bundle) => Ask::Bundle(self.sent_bundle(now, bundle)),
+            Command::QueueChanged { .. } | Command::Heard { .. } => Ask::Changed,
             Command::Watch(_) | Command::Unwatch => return,
+            Command::Prepare { .. } | Command::Bundle(_) | Command::Heard { .. } => {
+                unreachable!("no client of the simulation sends bundles")
+            }
         };
         let fates = match &ask {
             Ask::Ack(sets) => sets.iter().map(|_| Vec::new()).collect(),
             _ => Vec::new(),
         };
         let answered = matches!(ask, Ask::GiveBack { .. });
-        let asked = Asked { at, slot, sent: now.t, delivered: None, answered, ask, alone: true, fates };
+        let prepares = matches!(command, Command::Prepare { .. });
+        if prepares {
+            self.prepared.push_back(self.asks.len());
+            if self.prepared.len() > PREPARED_MAX {
+                self.prepared.pop_front();
+            }
+        }
+        let asked = Asked { prepares, at, slot, sent: now.t, delivered: None, answered, ask, alone: true, fates };
         self.asks.push(asked);
         let index = self.asks.len() - 1;
         if self.by_slot.insert((at.0, slot), index).is_some() {
@@ -208,7 +234,7 @@ impl Oracle {
             }
             self.asks[index].alone = !company;
         }
-        if !matches!(self.asks[index].ask, Ask::Push(_) | Ask::Changed) {
+        if !matches!(self.asks[index].ask, Ask::Push(_) | Ask::Changed | Ask::Bundle(_)) {
             self.movers.push(index);
         }
         if let Ask::Ack(sets) = &self.asks[index].ask {
@@ -252,6 +278,8 @@ impl Oracle {
         match (&self.asks[index].ask, verdict) {
             (Ask::Push(_), Verdict::Push(drafts)) => self.judge_push(now, index, drafts),
             (Ask::Pop(_), Verdict::Pop(pop)) => self.judge_pop(now, index, pop, store),
+            (Ask::Ack(_), Verdict::Prepared(_)) if self.asks[index].prepares => {}
+            (Ask::Bundle(_), Verdict::Bundle(verdict)) => self.judge_bundle(now, index, verdict),
             (Ask::Ack(_), Verdict::Ack(sets)) => self.judge_ack(now, index, sets),
             (Ask::Changed, Verdict::Done) => {}
             _ => self.fail(None, &format!("slot {slot:?} has a verdict of another kind: {verdict:?}")),
@@ -297,6 +325,9 @@ impl Oracle {
         }
     }
 
+    pub fn bundle_answered(&mut self, at: At) {
+        self.bundling.remove(&at);
+    }
     pub fn append_answered(&mut self, at: At) {
         self.flying.entry(at).or_default().append = None;
     }
@@ -310,6 +341,7 @@ impl Oracle {
     /// The engine of a broker is gone with all it knew; its commands have no verdict.
     pub fn restarted(&mut self, broker: usize) {
         self.flying.retain(|at, _| at.0 != broker);
+        self.bundling.retain(|at| at.0 != broker);
         self.watches.retain(|(at, _)| at.0 != broker);
         self.by_slot.retain(|(of, _), _| *of != broker);
         for asked in self.asks.iter_mut().filter(|asked| asked.at.0 == broker) {
@@ -375,7 +407,7 @@ impl Oracle {
         all.map(|(at, _)| *at).next().or_else(unmet)
     }
 
-    fn sent_drafts(&mut self, now: Moment, drafts: &[queen_shards::command::Draft]) -> Vec<SentDraft> {
+    pub fn sent_drafts(&mut self, now: Moment, drafts: &[queen_shards::command::Draft]) -> Vec<SentDraft> {
         let mut sent = Vec::new();
         for draft in drafts {
             let names = (draft.lane.queue.clone(), draft.lane.partition.clone());

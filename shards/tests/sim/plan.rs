@@ -5,6 +5,7 @@ use crate::rng::Rng;
 use queen_shards::command::{QUEUE_MODE, Start};
 use queen_shards::effect::Options;
 use queen_shards::ids::Stamp;
+use queen_shards::limits::{KEYS_PAGE, SEAL_KEYS_MIN};
 use std::sync::Arc;
 
 /// PostgreSQL's clock when the world begins.
@@ -52,6 +53,8 @@ pub struct Plan {
     /// Bytes of windows and tails.
     pub memory: (usize, usize, usize),
     pub window_batch: u32,
+    /// Keys of a window that may be sealed, and of a page of a load.
+    pub sealing: (usize, u32),
     /// Parts per million that the clocks run wrong.
     pub drift: i64,
 }
@@ -104,7 +107,16 @@ impl Plan {
             repeats: *rng.pick(&[0, 100, 300, 600]),
             memory: if small { (2_000, 4_000, 1_500) } else { (8 << 20, 4 << 20, 1 << 20) },
             window_batch: 20,
+            sealing: (SEAL_KEYS_MIN, KEYS_PAGE),
             drift: if calm { 0 } else { rng.range(0, 200) as i64 - 100 },
+        }
+    }
+
+    /// Half of the brokers with little memory seal what busy partitions have. Decided by a generator of its own.
+    pub fn seal(&mut self, rng: &mut Rng) {
+        if self.memory.0 < 1 << 20 && rng.chance(500) {
+            self.memory.0 = 500;
+            self.sealing = (rng.range(17, 60) as usize, *rng.pick(&[8, 30, 100]));
         }
     }
 

@@ -11,6 +11,7 @@ use queen_shards::effect::{
     MoveOutcome, Options, QueueRow, StoreError,
 };
 use queen_shards::ids::{GroupId, LeaseId, Offset, PartitionId, QueueId, Stamp};
+use queen_shards::sealed::RunId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -46,6 +47,8 @@ pub enum Planted {
     ShiftedOutcome,
     /// Retention forgets the keys of what it deletes.
     LoseEvidence,
+    /// Rows of sealed runs come back empty.
+    EmptyRunRow,
 }
 
 pub const PLANTED: &[Planted] = &[
@@ -63,6 +66,7 @@ pub const PLANTED: &[Planted] = &[
     Planted::LoseWake,
     Planted::ShiftedOutcome,
     Planted::LoseEvidence,
+    Planted::EmptyRunRow,
 ];
 
 pub struct Queue {
@@ -155,6 +159,8 @@ pub struct Store {
     pub group_names: BTreeMap<(QueueId, Arc<str>), GroupId>,
     pub cursors: BTreeMap<(PartitionId, GroupId), Cursor>,
     pub dead: Vec<DeadRow>,
+    /// Sealed runs: the run as encoded, and its rows.
+    pub runs: BTreeMap<(PartitionId, RunId), (Bytes, Vec<Bytes>)>,
     /// Cursors made since the oracle last looked.
     pub seeded: Vec<(PartitionId, GroupId, Cursor)>,
     pub planted: Option<Planted>,

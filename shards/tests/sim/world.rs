@@ -15,12 +15,15 @@ use crate::plan::{EPOCH, Plan};
 use crate::producer::Producer;
 use crate::rng::Rng;
 use crate::store::{Planted, Store};
+use crate::transactor::Transactor;
+use queen_shards::bundle::{Bundle, News, news};
 use queen_shards::command::Event;
 use queen_shards::effect::{Append, Call, CursorMove, Effect, StoreError};
 use queen_shards::ids::{CallId, CommitId, Micros, Slot, Stamp};
 use queen_shards::limits::ShardConfig;
 use queen_shards::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Something that will happen.
 enum Due {
@@ -42,6 +45,7 @@ enum Asking {
     Append { commit: CommitId, append: Append },
     Move { commit: CommitId, moves: Vec<CursorMove>, candidates: Vec<Vec<Candidate>> },
     Call { call: CallId, ask: Call },
+    Bundle { commit: CommitId, bundles: Vec<Arc<Bundle>>, candidates: Vec<Vec<Vec<Candidate>>> },
 }
 
 /// What becomes of the answer of a call.
@@ -55,6 +59,14 @@ struct Ticketed {
 enum Client {
     Producer(Producer),
     Consumer(Consumer),
+    Transactor(Transactor),
+}
+
+/// A bundle commit whose owners are being told.
+struct Telling {
+    at: At,
+    slots: Vec<Slot>,
+    event: Event,
 }
 
 struct Broker {
@@ -92,6 +104,9 @@ pub struct World {
     /// Changes of options that not all shards have heard of: slots that are open, queue, version.
     pub(crate) pending_changes: Vec<crate::nemesis::Change>,
     verbose: bool,
+    /// Bundle commits without an answer, and answers that wait until the owners have heard.
+    bundles: BTreeMap<(At, CommitId), Vec<Arc<Bundle>>>,
+    telling: Vec<Telling>,
 }
 
 /// A shard's inbox is taken in one turn when its events are so close together.
@@ -100,7 +115,8 @@ const TOGETHER_US: u64 = 60;
 impl World {
     pub fn new(seed: u64, planted: Planted, verbose: bool) -> World {
         let mut rng = Rng::new(seed);
-        let plan = Plan::new(&mut rng);
+        let mut plan = Plan::new(&mut rng);
+        plan.seal(&mut Rng::new(seed ^ 0x5ea1));
         let mut oracle = Oracle::new(seed, planted, Coverage::default());
         oracle.solo = plan.solo();
         oracle.shards_of = plan.brokers.clone();
@@ -134,6 +150,8 @@ impl World {
             effects: Vec::new(),
             pending_changes: Vec::new(),
             verbose,
+            bundles: BTreeMap::new(),
+            telling: Vec::new(),
             plan,
         };
         world.furnish();
@@ -161,6 +179,14 @@ impl World {
             let home = self.home();
             let role = self.role();
             self.join(Client::Consumer(Consumer::new(home, role)), home);
+        }
+        // Of every third seed; the others keep their histories.
+        if self.oracle.seed.is_multiple_of(3) {
+            for _ in 0..self.rng.range(1, 3) {
+                let home = self.home();
+                let group = self.rng.pick(&self.plan.groups).clone();
+                self.join(Client::Transactor(Transactor::new(home, group)), home);
+            }
         }
         self.later(10_000, Due::Admin);
     }
@@ -199,6 +225,8 @@ impl World {
                 tail_bytes_max: tail,
                 lane_tail_bytes_max: lane_tail,
                 window_batch: self.plan.window_batch,
+                seal_keys_min: self.plan.sealing.0,
+                keys_page: self.plan.sealing.1,
             })
         });
         self.brokers[broker].shards = shards.collect();
@@ -216,6 +244,8 @@ impl World {
     /// The broker dies and comes back, knowing nothing.
     pub(crate) fn restart(&mut self, broker: usize) {
         self.oracle.restarted(broker);
+        self.bundles.retain(|(at, _), _| at.0 != broker);
+        self.telling.retain(|telling| telling.at.0 != broker);
         self.start(broker);
         for client in 0..self.clients.len() {
             if self.clients[client].1.broker == broker {
@@ -320,9 +350,20 @@ impl World {
                 self.oracle.append_answered(at);
                 self.fault(at, result.is_err());
             }
+            Event::Bundled { .. } => unreachable!("no bundle was asked for"),
             Event::Moved { result, .. } => {
                 self.oracle.move_answered(at);
                 self.fault(at, result.is_err());
+            }
+            Event::Bundled { commit, result } => {
+                if let Some(bundles) = self.bundles.remove(&(at, *commit)) {
+                    self.fault(at, result.is_err());
+                    let told = news(&bundles, result, self.brokers[at.0].shards.len());
+                    if !told.is_empty() {
+                        return self.tell_owners(at, told, event);
+                    }
+                }
+                self.oracle.bundle_answered(at);
             }
             Event::Returned { result, .. } => {
                 self.oracle.call_answered(at);
@@ -330,6 +371,34 @@ impl World {
             }
         }
         self.inbox.push(event);
+    }
+
+    /// The owners hear of a bundle commit before its shard does.
+    fn tell_owners(&mut self, at: At, told: Vec<(usize, Vec<News>)>, event: Event) {
+        let mut slots = Vec::new();
+        for (shard, news) in told {
+            self.shared.slots += 1;
+            let slot = Slot::new(at.1, self.shared.slots);
+            let (to, now, epoch) = ((at.0, shard), self.moment(), self.brokers[at.0].epoch);
+            let command = queen_shards::command::Command::Heard { news };
+            self.oracle.sent(now, to, slot, &command);
+            let after = self.rng.range(5, 400);
+            self.later(after, Due::Deliver { at: to, epoch, event: Event::Command { slot, command } });
+            slots.push(slot);
+        }
+        self.telling.push(Telling { at, slots, event });
+    }
+
+    /// An owner has heard. Whether the slot was one of ours.
+    fn heard(&mut self, slot: Slot) -> bool {
+        let Some(i) = self.telling.iter().position(|telling| telling.slots.contains(&slot)) else { return false };
+        self.telling[i].slots.retain(|open| *open != slot);
+        if self.telling[i].slots.is_empty() {
+            let Telling { at, event, .. } = self.telling.remove(i);
+            let (epoch, after) = (self.brokers[at.0].epoch, self.rng.range(5, 200));
+            self.later(after, Due::Deliver { at, epoch, event });
+        }
+        true
     }
 
     fn fault(&mut self, at: At, failed: bool) {
@@ -380,8 +449,8 @@ impl World {
             for (s, shard) in broker.shards.iter().enumerate() {
                 let sizes = shard.sizes();
                 let waiting =
-                    [sizes.waiting_drafts, sizes.waiting_pops, sizes.waiting_acks, sizes.watches, sizes.calls];
-                if waiting != [0; 5] {
+                    [sizes.waiting_drafts, sizes.waiting_pops, sizes.waiting_acks, sizes.waiting_bundles, sizes.watches, sizes.calls];
+                if waiting != [0; 6] {
                     self.oracle.fail(None, &format!("shard {:?} still holds something: {sizes:?}", (b, s)));
                 }
             }
@@ -396,6 +465,7 @@ impl World {
         self.mix_effect(at, &effect);
         let now = self.moment();
         match effect {
+            Effect::Bundle { .. } => unreachable!("no client of the simulation sends bundles"),
             Effect::Reply { slot, verdict } => {
                 let planted = self.store.planted;
                 if planted == Some(Planted::LoseVerdict) && self.rng.chance(20) {
@@ -405,7 +475,7 @@ impl World {
                 if planted == Some(Planted::TwoVerdicts) && self.rng.chance(20) {
                     self.oracle.replied(now, at, slot, &verdict, &self.store);
                 }
-                if self.settle_change(slot) {
+                if self.heard(slot) || self.settle_change(slot) {
                     return;
                 }
                 let client = self.owner.remove(&slot).expect("somebody asked");
@@ -428,6 +498,11 @@ impl World {
             Effect::Move { commit, moves } => {
                 let candidates = self.oracle.emits_move(at, commit, &moves);
                 self.dispatch(at, Asking::Move { commit, moves, candidates });
+            }
+            Effect::Bundle { commit, bundles } => {
+                let candidates = self.oracle.emits_bundle(at, &bundles);
+                self.bundles.insert((at, commit), bundles.clone());
+                self.dispatch(at, Asking::Bundle { commit, bundles, candidates });
             }
             Effect::Call { call, ask } => {
                 self.oracle.emits_call(at);
@@ -499,6 +574,15 @@ impl World {
                 self.oracle.moved(now, at, candidates, &moves, &outcome.moves);
                 Event::Moved { commit, result: Ok(outcome) }
             }
+            Asking::Bundle { commit, bundles, candidates } => {
+                let result = self.store.bundle(now.stamp, &mut self.rng, &bundles);
+                self.oracle.ledger.learn(now.t, &mut self.store);
+                match &result {
+                    Ok(outcome) => self.oracle.bundled(now, at, emitted, &bundles, candidates, outcome),
+                    Err(_) => self.oracle.hit(Thing::Poison),
+                }
+                Event::Bundled { commit, result }
+            }
             Asking::Call { call, ask } => {
                 let reply = self.store.call(now.stamp, &mut self.rng, &ask);
                 self.oracle.ledger.learn(now.t, &mut self.store);
@@ -524,6 +608,11 @@ impl World {
                 }
             }
             (Call::ReadRecords { .. }, _) => self.oracle.hit(Thing::RecordsRead),
+            (Call::SealRun { .. }, _) => self.oracle.hit(Thing::Sealed),
+            (Call::DropRuns { .. }, _) => self.oracle.hit(Thing::RunsDropped),
+            (_, Reply::Runs { runs, .. }) if !runs.is_empty() => self.oracle.hit(Thing::RunsLoaded),
+            (_, Reply::RunRows(rows)) if rows.iter().any(Option::is_none) => self.oracle.hit(Thing::RunGone),
+            (_, Reply::RunRows(_)) => self.oracle.hit(Thing::RunRowsRead),
             _ => {}
         }
     }
@@ -541,6 +630,7 @@ impl World {
         match &mut self.clients[client].0 {
             Client::Producer(producer) => producer.step(&mut ctx, input),
             Client::Consumer(consumer) => consumer.step(&mut ctx, input),
+            Client::Transactor(transactor) => transactor.step(&mut ctx, input),
         }
         let actions = VecDeque::from(ctx.actions);
         let broker = self.clients[client].1.broker;
@@ -622,6 +712,7 @@ impl World {
         self.clients.iter().all(|(client, _)| match client {
             Client::Producer(producer) => producer.idle(),
             Client::Consumer(consumer) => consumer.idle(),
+            Client::Transactor(transactor) => transactor.idle(),
         })
     }
 
@@ -679,11 +770,17 @@ impl World {
                     }
                 }
             }
+            Effect::Bundle { .. } => {}
             Effect::Wake { slot } => self.mix(slot.0 << 1),
             Effect::Append { append, .. } => {
                 for lane in &append.lanes {
                     self.mix(lane.partition.0 as u64);
                     self.mix(lane.expect.0 as u64 ^ (lane.count as u64) << 32);
+                }
+            }
+            Effect::Bundle { bundles, .. } => {
+                for lane in bundles.iter().flat_map(|bundle| &bundle.lanes) {
+                    self.mix(lane.draft.lane.hash() ^ lane.verified.0 as u64);
                 }
             }
             Effect::Move { moves, .. } => {
@@ -717,6 +814,7 @@ fn answer(ask: &Asking, error: StoreError) -> Event {
     match ask {
         Asking::Append { commit, .. } => Event::Appended { commit: *commit, result: Err(error) },
         Asking::Move { commit, .. } => Event::Moved { commit: *commit, result: Err(error) },
+        Asking::Bundle { commit, .. } => Event::Bundled { commit: *commit, result: Err(error) },
         Asking::Call { call, .. } => Event::Returned { call: *call, result: Err(error) },
     }
 }

@@ -113,7 +113,7 @@ fn text<'a>(scan: &mut Scanner<'a>, what: &'static str) -> Result<Option<Cow<'a,
 }
 
 /// What a status word acts as. Case-sensitive; anything unknown is a failure. Source: data plane 5.2.
-fn disposition(status: &Text<'_>) -> Disposition {
+pub(crate) fn disposition(status: &Text<'_>) -> Disposition {
     match &*status.decode_lossy() {
         "completed" | "success" | "acked" | "ok" => Disposition::Completed,
         "retry" => Disposition::Retry,
@@ -123,6 +123,6 @@ fn disposition(status: &Text<'_>) -> Disposition {
 }
 
 /// A text that PostgreSQL stores: no NUL.
-fn clean(text: Cow<'_, str>) -> Cow<'_, str> {
+pub(crate) fn clean(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { text }
 }

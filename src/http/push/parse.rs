@@ -26,6 +26,8 @@ pub struct Item<'a> {
     pub lane: u32,
     /// `None`: the minted message id is the key.
     pub transaction_id: Option<Cow<'a, str>>,
+    /// Of a transaction only: a push drops it.
+    pub trace: Option<u128>,
     /// The sender's bytes.
     pub payload: &'a str,
 }
@@ -111,7 +113,7 @@ impl<'a> Reader<'a> {
         let entry = &mut self.lanes.list[lane as usize];
         entry.items += 1;
         entry.frames_len += FRAME_OVERHEAD + transaction_id.as_ref().map_or(36, |text| text.len()) + payload.len();
-        self.items.push(Item { lane, transaction_id, payload });
+        self.items.push(Item { lane, transaction_id, trace: None, payload });
         Ok(())
     }
 
@@ -166,8 +168,8 @@ impl Field {
 /// The lanes of a body. A body that names one partition over and over is the common case; one that names a
 /// different one in each item costs a table look-up an item.
 #[derive(Default)]
-struct Lanes<'a> {
-    list: Vec<Lane<'a>>,
+pub(crate) struct Lanes<'a> {
+    pub(crate) list: Vec<Lane<'a>>,
     table: HashMap<(Cow<'a, str>, Cow<'a, str>), u32>,
     last: Option<(&'a str, &'a str, u32)>,
 }
@@ -187,7 +189,7 @@ impl<'a> Lanes<'a> {
         Ok(lane)
     }
 
-    fn find(&mut self, queue: Cow<'a, str>, partition: Cow<'a, str>) -> u32 {
+    pub(crate) fn find(&mut self, queue: Cow<'a, str>, partition: Cow<'a, str>) -> u32 {
         if self.list.len() <= LANES_SCANNED {
             if let Some(at) = self.list.iter().position(|lane| lane.queue == queue && lane.partition == partition) {
                 return at as u32;

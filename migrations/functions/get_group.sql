@@ -1,0 +1,53 @@
+-- get_group.sql: one consumer group, queue by queue.
+-- In     p_args: group text, limit integer (partitions at most, the furthest behind first).
+-- Out    an object by queue; {} for a group nobody knows. totalConsumed counts positions at or below the cursor.
+-- Locks  none. Cost: the group's cursors, and an index probe per listed partition that lags.
+-- Caller src/http/groups.rs. Source: data plane 11.3.
+create or replace function queen.get_group(p_tenant uuid, p_args jsonb)
+returns json
+language plpgsql stable
+set jit = off
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+    return (
+        with counted as (
+            select *
+            from queen.group_cursors(p_tenant, p_args ->> 'group') as c
+            order by c.lag desc, c.partition_id
+            limit (p_args ->> 'limit')::integer
+        ),
+        of_queue as (
+            select
+                c.queue_id,
+                json_agg(
+                    json_build_object(
+                        'partition', c.partition,
+                        'workerId', c.lease_id,
+                        'lastConsumedAt', null,
+                        'totalConsumed', c.committed + 1,
+                        'offsetLag', c.lag,
+                        'timeLagSeconds', case when c.lag > 0 then greatest(0, coalesce(floor(extract(epoch from
+                            statement_timestamp() - queen.message_time(c.partition_id, c.wanted))), 0))::bigint
+                            else 0 end,
+                        'leaseActive', c.lease_id is not null
+                    )
+                    order by c.partition
+                ) as partitions
+            from counted as c
+            group by c.queue_id
+        )
+        select coalesce(json_object_agg(
+            q.name,
+            json_build_object('conflation', g.conflation, 'partitions', coalesce(o.partitions, '[]'))
+            order by q.name
+        ), '{}')
+        from queen.queues as q
+        join queen.groups as g on g.queue_id = q.id
+        left join of_queue as o on o.queue_id = q.id
+        where q.tenant_id = p_tenant
+            and g.name = p_args ->> 'group'
+            and (g.mode is not null or o.queue_id is not null)
+    );
+end;
+$$;

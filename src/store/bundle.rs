@@ -1,0 +1,167 @@
+//! The commit of bundles. One statement, one transaction, one round trip.
+
+use crate::store::failure::{Nature, judge};
+use crate::store::pack::pack;
+use crate::store::params::{Utf8, blob, column, nullable, param};
+use crate::store::rows::{Columns, lease_left};
+use bytes::Bytes;
+use queen_shards::bundle::{Bundle, BundleDecision, BundleLane, BundleOutcome, LaneDecision, MoveDecision};
+use queen_shards::command::Codec;
+use queen_shards::effect::{CursorMove, CursorTo, DeadLetter, LeaseMust, LeaseTo, StoreError};
+use queen_shards::ids::{Offset, PartitionId, Stamp};
+use std::sync::Arc;
+use tokio_postgres::Client;
+
+const BUNDLE: &str = "select * from queen.bundle(\
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38)";
+
+/// Waiting for a lock took too long, or ended in a deadlock: the whole commit was rolled back, by a rule of ours and not
+/// because the store is away. Smaller commits may pass.
+const LOCKED_OUT: [&str; 3] = ["55P03", "40P01", "40001"];
+
+/// Commits bundles, each of them whole or not at all. Across all of them each lane and each cursor may appear once.
+///
+/// Source: data plane 7.
+pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Result<BundleOutcome, StoreError> {
+    let lanes: Vec<(i32, &BundleLane)> = numbered(bundles, |bundle| &bundle.lanes);
+    let moves: Vec<(i32, &CursorMove)> = numbered(bundles, |bundle| &bundle.moves);
+    let made: Vec<(i32, &BundleLane)> =
+        (1..).zip(&lanes).filter(|(_, (_, lane))| lane.partition.is_none()).map(|(n, (_, lane))| (n, *lane)).collect();
+    let letters: Vec<(i32, &DeadLetter)> =
+        (1..).zip(&moves).filter_map(|(n, (_, one))| Some((n, one.dead_letter.as_ref()?))).collect();
+    let stored: Vec<(Codec, Bytes)> = lanes.iter().map(|(_, lane)| stored_form(lane, level)).collect();
+
+    const NOTHING: CursorTo = CursorTo {
+        committed: Offset::NONE,
+        lease: LeaseTo::Keep,
+        batch_end: None,
+        retry_count: 0,
+        attempt_start: None,
+        attempt_count: 0,
+    };
+    let (l, m, n, d) = (lanes.len(), moves.len(), made.len(), letters.len());
+    let to = |i: usize| moves[i].1.to.as_ref().unwrap_or(&NOTHING);
+    let written = |i: usize| 0 < lanes[i].1.count();
+    if client.is_closed() {
+        return Err(StoreError::Unavailable("the connection is closed".into()));
+    }
+    let answer = client.query_typed(
+        BUNDLE,
+        &[
+            param(&column(l, |i| lanes[i].0)),
+            param(&column(l, |i| lanes[i].1.partition.map_or(0, |id| id.0))),
+            param(&column(l, |i| lanes[i].1.verified.0)),
+            param(&column(l, |i| lanes[i].1.count() as i32)),
+            param(&column(l, |i| written(i) && !lanes[i].1.draft.all_minted)),
+            param(&column(l, |i| stored[i].0 as i16)),
+            param(&column(l, |i| lanes[i].1.draft.flags as i16)),
+            param(&column(l, |i| lanes[i].1.draft.frames.len() as i32)),
+            param(&column(l, |i| stored[i].1.len() as i32)),
+            param(&blob(l, |i| if written(i) { &lanes[i].1.draft.keys[..] } else { &[] })),
+            param(&blob(l, |i| &stored[i].1[..])),
+            param(&column(n, |i| made[i].0)),
+            param(&column(n, |i| made[i].1.draft.lane.tenant.0)),
+            param(&column(n, |i| &*made[i].1.draft.lane.queue)),
+            param(&column(n, |i| &*made[i].1.draft.lane.partition)),
+            param(&column(n, |i| made[i].1.draft.lane.slot() as i32)),
+            param(&column(m, |i| moves[i].0)),
+            param(&column(m, |i| moves[i].1.partition.0)),
+            param(&column(m, |i| moves[i].1.group.0)),
+            param(&column(m, |i| moves[i].1.version)),
+            param(&column(m, |i| match moves[i].1.lease {
+                LeaseMust::Any => 0i16,
+                LeaseMust::Live => 1,
+                LeaseMust::Over => 2,
+            })),
+            param(&column(m, |i| moves[i].1.to.is_some())),
+            param(&column(m, |i| to(i).committed.0)),
+            param(&column(m, |i| match to(i).lease {
+                LeaseTo::Keep => 0i16,
+                LeaseTo::Clear => 1,
+                LeaseTo::Set { .. } => 2,
+            })),
+            param(&nullable(m, |i| match to(i).lease {
+                LeaseTo::Set { id, .. } => Some(id.0),
+                _ => None,
+            })),
+            param(&column(m, |i| match to(i).lease {
+                LeaseTo::Set { secs, .. } => secs.min(i32::MAX as u32) as i32,
+                _ => 0,
+            })),
+            param(&nullable(m, |i| to(i).batch_end.map(|o| o.0))),
+            param(&column(m, |i| to(i).retry_count as i32)),
+            param(&nullable(m, |i| to(i).attempt_start.map(|o| o.0))),
+            param(&column(m, |i| to(i).attempt_count as i32)),
+            param(&column(d, |i| letters[i].0)),
+            param(&column(d, |i| letters[i].1.offset.0)),
+            param(&column(d, |i| letters[i].1.id.0)),
+            param(&column(d, |i| Utf8(&letters[i].1.transaction_id))),
+            param(&column(d, |i| &letters[i].1.payload[..])),
+            param(&column(d, |i| letters[i].1.encrypted)),
+            param(&column(d, |i| &*letters[i].1.error)),
+            param(&column(d, |i| letters[i].1.retry_count as i32)),
+        ],
+    )
+    .await;
+    let rows = answer.map_err(|error| {
+        let code = error.as_db_error().map(|e| e.code().code().to_owned());
+        match judge(&error, Nature::Writes) {
+            StoreError::Unavailable(text) if code.is_some_and(|code| LOCKED_OUT.contains(&&*code)) => {
+                StoreError::Refused(text)
+            }
+            error => error,
+        }
+    })?;
+    if rows.len() != l + m {
+        return Err(StoreError::Unknown(format!("{} outcomes for {} questions", rows.len(), l + m)));
+    }
+    let mut now = Stamp(0);
+    let mut decided = vec![BundleDecision::default(); bundles.len()];
+    for (row, i) in rows.iter().zip(0..) {
+        let mut columns = Columns::of(row);
+        let (kind, state): (i16, i16) = (columns.get()?, columns.get()?);
+        let (n1, n2, n3) = (columns.get::<Option<i64>>()?, columns.get::<Option<i64>>()?, columns.get::<Option<i64>>()?);
+        let at = columns.stamp_opt()?;
+        now = columns.stamp()?;
+        if kind == 0 {
+            let decision = match (state, n1, n2) {
+                (0, Some(id), Some(base)) => LaneDecision::Holds {
+                    partition: PartitionId(id),
+                    base: Offset(base),
+                    created_at: at.unwrap_or_default(),
+                },
+                (1, Some(place), _) => LaneDecision::Duplicate { index: place as u32 },
+                _ => LaneDecision::Gone,
+            };
+            decided[lanes[i].0 as usize - 1].lanes.push(decision);
+        } else {
+            let decision = match (state, n1, n2, n3) {
+                (0, Some(version), Some(last), Some(start)) => MoveDecision::Holds {
+                    version,
+                    lease_left_us: lease_left(at, now),
+                    last_offset: Offset(last),
+                    log_start: Offset(start),
+                },
+                (1, ..) => MoveDecision::Stale,
+                _ => MoveDecision::Gone,
+            };
+            decided[moves[i - l].0 as usize - 1].moves.push(decision);
+        }
+    }
+    Ok(BundleOutcome { now, bundles: decided, stored })
+}
+
+/// Parts of all bundles in order, each with the number of its bundle, from 1.
+fn numbered<'a, T>(bundles: &'a [Arc<Bundle>], parts: impl Fn(&'a Bundle) -> &'a [T]) -> Vec<(i32, &'a T)> {
+    (1..).zip(bundles).flat_map(|(n, bundle)| parts(bundle).iter().map(move |part| (n, part))).collect()
+}
+
+/// The bytes a lane stores; none when it only confirms.
+fn stored_form(lane: &BundleLane, level: i32) -> (Codec, Bytes) {
+    match &lane.draft.packed {
+        _ if lane.confirm => (Codec::Raw, Bytes::new()),
+        Some(packed) => (Codec::Zstd, packed.clone()),
+        None => pack(&lane.draft.frames, level),
+    }
+}

@@ -1,0 +1,118 @@
+//! Consumer groups over HTTP, data plane 11; the second half of invariant 35, and 41.
+
+use crate::harness::{Broker, encode, rules, two_shards, unique};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+const ALL: &str = "consumerGroup=g&subscriptionMode=all&batch=100&partitions=20";
+
+fn seek(b: &Broker, queue: &str, partition: Option<&str>, body: Value) -> Value {
+    let partition = partition.map_or(String::new(), |p| format!("/partitions/{}", encode(p)));
+    let answer = b.post(&format!("/api/v1/consumer-groups/g/queues/{}{partition}/seek", encode(queue)), &body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+rules! {
+    fn i41_a_seek_redelivers_from_its_target_and_voids_leases(b) {
+        let q = unique("i41");
+        for p in 0..4 {
+            b.push_n(&q, &format!("p{p}"), "m", 5);
+        }
+        assert_eq!(b.drain(&q, ALL, "g").len(), 20);
+        b.push_n(&q, "p0", "late", 2);
+        let held = b.pop(&q, ALL);
+        assert_eq!(held.keys(), ["late0", "late1"]);
+
+        let done = seek(b, &q, None, json!({"timestamp": "2001-01-01T00:00:00Z"}));
+        assert_eq!((&done["partitionsUpdated"], &done["seekToEnd"]), (&json!(4), &json!(false)), "{done}");
+        assert_eq!(done["targetTimestamp"], "2001-01-01T00:00:00.000Z");
+        let late = b.ack("g", &[held.messages[1].ack("completed")]);
+        assert_eq!((&late[0]["success"], &late[0]["error"]), (&json!(false), &json!("invalid or expired lease")), "{late:?}");
+        let again = b.drain(&q, ALL, "g");
+        assert_eq!(again.len(), 22, "everything retained");
+        let p0: Vec<i64> = again.iter().filter(|m| m.partition == "p0").map(|m| m.offset).collect();
+        assert_eq!(p0, [0, 1, 2, 3, 4, 5, 6]);
+
+        seek(b, &q, Some("p1"), json!({"offset": 3}));
+        let got: Vec<i64> = b.drain(&q, ALL, "g").iter().map(|m| m.offset).collect();
+        assert_eq!(got, [3, 4], "exactly from the target");
+
+        seek(b, &q, None, json!({"timestamp": "2001-01-01T00:00:00Z"}));
+        let done = seek(b, &q, Some("p2"), json!({"toEnd": true}));
+        assert_eq!((&done["partitionName"], &done["updated"], &done["targetTimestamp"]), (&json!("p2"), &json!(true), &Value::Null));
+        assert!(b.drain(&q, ALL, "g").iter().all(|m| m.partition != "p2"), "nothing old after a seek to the end");
+    }
+
+    fn i35_a_deleted_group_registers_afresh(b) {
+        let q = unique("i35");
+        b.push_n(&q, "p", "m", 3);
+        b.push_n(&q, "r", "m", 2);
+        assert_eq!(b.drain(&q, ALL, "g").len(), 5);
+        let answer = b.send("DELETE", &format!("/api/v1/consumer-groups/g/queues/{q}?deleteMetadata=false"), None).json();
+        assert_eq!(answer, json!({"success": true, "consumerGroup": "g", "queueName": q, "deletedPartitions": 2, "metadataDeleted": false}));
+        assert_eq!(b.drain(&q, "consumerGroup=g&subscriptionMode=new&batch=100&partitions=20", "g").len(), 5, "the record seeds again");
+        let answer = b.send("DELETE", &format!("/api/v1/consumer-groups/g/queues/{q}"), None).json();
+        assert_eq!((&answer["deletedPartitions"], &answer["metadataDeleted"]), (&json!(2), &json!(true)));
+        assert!(b.drain(&q, "consumerGroup=g&subscriptionMode=new&batch=100", "g").is_empty(), "a new registration decides");
+    }
+
+    fn a_seek_back_wakes_a_parked_pop(b) {
+        let q = unique("seekwake");
+        b.push_n(&q, "p", "m", 2);
+        assert_eq!(b.drain(&q, ALL, "g").len(), 2);
+        std::thread::scope(|scope| {
+            let parked = scope.spawn(|| {
+                let start = Instant::now();
+                (b.pop(&q, &format!("{ALL}&wait=true&timeout=15000")), start.elapsed())
+            });
+            crate::harness::eventually("the poll parks", || (b.parked(&q) > 0).then_some(()));
+            seek(b, &q, None, json!({"timestamp": "2001-01-01T00:00:00Z"}));
+            let (pop, took) = parked.join().expect("the pop");
+            assert_eq!(pop.keys(), ["m0", "m1"]);
+            assert!(took < Duration::from_secs(10), "{took:?}");
+        });
+    }
+}
+
+#[test]
+fn listings_and_refusals() {
+    let b = two_shards();
+    let (q, g) = (unique("grp"), unique("named group/%"));
+    b.push_n(&q, "p", "m", 4);
+    let path = format!("/api/v1/consumer-groups/{}", encode(&g));
+    assert_eq!(b.get(&path).text(), "{}");
+    let pop = b.pop(&q, &format!("consumerGroup={}&subscriptionMode=all&batch=2", encode(&g)));
+    assert_eq!(pop.messages.len(), 2);
+    let all = b.get("/api/v1/consumer-groups").json();
+    let mine = all.as_array().expect("an array").iter().find(|e| e["name"] == g.as_str()).expect("listed").clone();
+    assert_eq!((&mine["queueName"], &mine["members"], &mine["totalLag"]), (&json!(q), &json!(1), &json!(4)));
+    assert_eq!((&mine["subscriptionMode"], &mine["storage"]), (&json!("all"), &json!("segments")));
+    let part = b.get(&path).json()[&q]["partitions"][0].clone();
+    assert_eq!((&part["partition"], &part["leaseActive"], &part["workerId"]), (&json!("p"), &json!(true), &json!(pop.lease_id)));
+    let late = b.get("/api/v1/consumer-groups/lagging?minLagSeconds=x").json();
+    assert!(late.as_array().expect("an array").iter().all(|l| l["consumer_group"] != g.as_str()), "an hour by default");
+
+    let subscription = |body: &str| b.send("POST", &format!("{path}/subscription"), Some(body.as_bytes()));
+    for body in ["", "{}", r#"{"subscriptionTimestamp":""}"#, r#"{"subscriptionTimestamp":5}"#] {
+        let answer = subscription(body);
+        assert_eq!((answer.status, answer.error().as_str()), (400, "subscriptionTimestamp is required"), "{body}");
+    }
+    let done = subscription(r#"{"subscriptionTimestamp":"2026-09-01T00:00:00Z"}"#).json();
+    assert_eq!(done, json!({"success": true, "consumerGroup": g, "newTimestamp": "2026-09-01T00:00:00Z", "rowsUpdated": 1}));
+
+    let post = |path: String, body: &str| {
+        let answer = b.send("POST", &path, Some(body.as_bytes()));
+        (answer.status, answer.json())
+    };
+    let missing = json!({"success": false, "error": "Queue not found or has no partitions", "consumerGroup": g,
+                         "queueName": "nope", "partitionsUpdated": 0});
+    assert_eq!(post(format!("{path}/queues/nope/seek"), r#"{"toEnd":true}"#), (404, missing));
+    let missing = json!({"success": false, "error": "Partition not found"});
+    assert_eq!(post(format!("{path}/queues/{q}/partitions/none/seek"), ""), (404, missing));
+    assert_eq!(post(format!("{path}/queues/{q}/seek"), "nonsense"), (400, json!({"error": "bad body"})));
+
+    let gone = b.send("DELETE", &path, None).json();
+    assert_eq!(gone, json!({"success": true, "consumerGroup": g, "deletedPartitions": 1, "metadataDeleted": true}));
+    assert_eq!((b.get(&path).text().as_str(), b.send("DELETE", &path, None).json()["deletedPartitions"].as_i64()), ("{}", Some(0)));
+}
