@@ -18,6 +18,7 @@ mod messages;
 mod pop;
 mod probes;
 mod push;
+mod redrive;
 mod resources;
 mod retention;
 mod transaction;
