@@ -59,6 +59,8 @@ fn more_finds_the_other_partitions_in_all_queues_of_the_tenant() {
     cursor(&db, "r", "r0", "g", -1, Some((LEASE, 3, 20.0)));
     let id = number(&db, "q", "p0");
     assert_eq!(extend(&db, id, false, 50)["renewed"], 1);
+    let narrow = json!({"lease": LEASE, "partition": id, "more": true, "wide": false, "seconds": 60});
+    assert_eq!(db.call("extend_lease", narrow)["renewed"], 2, "without wide: in that queue only");
     let answer = extend(&db, id, true, 100);
     assert_eq!(answer["renewed"], 3);
     assert!(left(&db, "r0") > 95.0 && left(&db, "p1") > 190.0);
