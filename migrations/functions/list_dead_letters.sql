@@ -8,6 +8,7 @@ create or replace function queen.list_dead_letters(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
 set plan_cache_mode = force_custom_plan
+set jit = off
 as $$
 declare
     v_group text := p_args ->> 'group';

@@ -7,6 +7,7 @@ create or replace function queen.list_groups(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
 set plan_cache_mode = force_custom_plan
+set jit = off
 as $$
 begin
     return (

@@ -6,6 +6,7 @@
 mod harness;
 
 mod bad_input;
+mod churn;
 mod configure;
 mod dead_letters;
 mod embedded;
