@@ -82,6 +82,11 @@ CREATE TABLE queen.evidence (
 WITH (toast_tuple_target='8160', vacuum_truncate=off);
 ALTER TABLE ONLY queen.evidence ALTER COLUMN keys SET STORAGE EXTERNAL;
 
+CREATE TABLE queen.evidence_marks (
+    partition_id bigint NOT NULL,
+    look_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE queen.functions (
     name text NOT NULL,
     checksum text NOT NULL,
@@ -113,7 +118,14 @@ CREATE TABLE queen.maintenance_leases (
     enabled boolean DEFAULT true NOT NULL,
     holder text,
     expires_at timestamp with time zone,
-    last_run_at timestamp with time zone
+    last_run_at timestamp with time zone,
+    period_ms bigint DEFAULT 5000 NOT NULL,
+    next_due_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    fence bigint DEFAULT 0 NOT NULL,
+    last_start_at timestamp with time zone,
+    last_end_at timestamp with time zone,
+    last_duration_ms bigint,
+    runs bigint DEFAULT 0 NOT NULL
 );
 
 CREATE TABLE queen.migrations (
@@ -145,6 +157,37 @@ CREATE TABLE queen.queue_sizes (
     segments bigint NOT NULL,
     bytes bigint NOT NULL,
     measured_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE queen.retention_audit (
+    id bigint NOT NULL,
+    queue_id uuid NOT NULL,
+    partition_id bigint NOT NULL,
+    rule text NOT NULL,
+    messages bigint NOT NULL,
+    removed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+ALTER TABLE queen.retention_audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME queen.retention_audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE queen.retention_marks (
+    partition_id bigint NOT NULL,
+    look_at timestamp with time zone NOT NULL,
+    misses integer DEFAULT 0 NOT NULL
+);
+
+CREATE TABLE queen.retention_queues (
+    queue_id uuid NOT NULL,
+    rules text NOT NULL,
+    seen bigint DEFAULT 0 NOT NULL,
+    walked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
 CREATE TABLE queen.segments (
@@ -205,6 +248,9 @@ ALTER TABLE ONLY queen.dead_letters
 ALTER TABLE ONLY queen.dead_partitions
     ADD CONSTRAINT dead_partitions_pk PRIMARY KEY (partition_id);
 
+ALTER TABLE ONLY queen.evidence_marks
+    ADD CONSTRAINT evidence_marks_pk PRIMARY KEY (partition_id);
+
 ALTER TABLE ONLY queen.evidence
     ADD CONSTRAINT evidence_pk PRIMARY KEY (partition_id, base_offset);
 
@@ -238,6 +284,15 @@ ALTER TABLE ONLY queen.queues
 ALTER TABLE ONLY queen.queues
     ADD CONSTRAINT queues_pk PRIMARY KEY (id);
 
+ALTER TABLE ONLY queen.retention_audit
+    ADD CONSTRAINT retention_audit_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.retention_marks
+    ADD CONSTRAINT retention_marks_pk PRIMARY KEY (partition_id);
+
+ALTER TABLE ONLY queen.retention_queues
+    ADD CONSTRAINT retention_queues_pk PRIMARY KEY (queue_id);
+
 ALTER TABLE ONLY queen.segments
     ADD CONSTRAINT segments_pk PRIMARY KEY (partition_id, base_offset);
 
@@ -254,5 +309,11 @@ CREATE INDEX dead_letters_of_message ON queen.dead_letters USING btree (partitio
 
 CREATE INDEX dead_letters_of_queue ON queen.dead_letters USING btree (queue_id, failed_at DESC, id);
 
+CREATE INDEX evidence_marks_due ON queen.evidence_marks USING btree (look_at);
+
 CREATE INDEX partitions_of_queue ON queen.partitions USING btree (queue_id, id);
+
+CREATE INDEX retention_audit_age ON queen.retention_audit USING btree (removed_at);
+
+CREATE INDEX retention_marks_due ON queen.retention_marks USING btree (look_at);
 

@@ -2,8 +2,10 @@
 //!
 //! Holds: nothing waits for these, and an error of one round is the next round's work.
 
+mod redrive;
 mod retention;
 
+pub use redrive::redrive;
 pub use retention::retention;
 
 use crate::config::Config;

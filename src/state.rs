@@ -35,6 +35,13 @@ pub enum StateFn {
     PurgeDeadLetters,
     FindDeadLetter,
     ReplayDeadLetter,
+    /// `http/redrives.rs`
+    StartRedrive,
+    GetRedrive,
+    CancelRedrive,
+    /// `jobs/redrive.rs`
+    NextRedrives,
+    RedriveRow,
     /// `http/messages.rs`
     ListMessages,
     GetMessage,
@@ -72,6 +79,33 @@ pub struct StateCall {
 pub type StateReply = Result<Option<String>, StoreError>;
 
 impl StateFn {
+    /// Whether it only reads, perhaps much: such calls have a connection of their own, so that one that changes
+    /// something never waits behind a page.
+    pub fn only_reads(self) -> bool {
+        matches!(
+            self,
+            StateFn::ListQueues
+                | StateFn::GetQueue
+                | StateFn::QueueDepth
+                | StateFn::ListNamespaces
+                | StateFn::ListTasks
+                | StateFn::ListPartitions
+                | StateFn::Overview
+                | StateFn::Status
+                | StateFn::StatusQueues
+                | StateFn::StatusQueue
+                | StateFn::ClusterMetrics
+                | StateFn::ListGroups
+                | StateFn::LaggingGroups
+                | StateFn::GetGroup
+                | StateFn::ListDeadLetters
+                | StateFn::ListMessages
+                | StateFn::GetMessage
+                | StateFn::Fetch
+                | StateFn::ChangedPartitions
+        )
+    }
+
     /// Name of the function in schema `queen`.
     pub fn name(self) -> &'static str {
         match self {
@@ -97,6 +131,11 @@ impl StateFn {
             StateFn::PurgeDeadLetters => "purge_dead_letters",
             StateFn::FindDeadLetter => "find_dead_letter",
             StateFn::ReplayDeadLetter => "replay_dead_letter",
+            StateFn::StartRedrive => "start_redrive",
+            StateFn::GetRedrive => "get_redrive",
+            StateFn::CancelRedrive => "cancel_redrive",
+            StateFn::NextRedrives => "next_redrives",
+            StateFn::RedriveRow => "redrive_row",
             StateFn::ListMessages => "list_messages",
             StateFn::GetMessage => "get_message",
             StateFn::Fetch => "fetch",

@@ -10,6 +10,7 @@ create or replace function queen.changed_partitions(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan
+set jit = off
 as $$
 declare
     v_safe timestamptz := clock_timestamp();

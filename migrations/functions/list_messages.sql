@@ -11,6 +11,7 @@ create or replace function queen.list_messages(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan
+set jit = off
 as $$
 declare
     v_from timestamptz := coalesce((p_args ->> 'from')::timestamptz, clock_timestamp() - interval '1 hour');

@@ -13,6 +13,7 @@ create or replace function queen.recent_segments(
     p_want integer
 )
 returns table (base_offset bigint, count integer, created_at timestamptz)
+rows 10
 language plpgsql volatile
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off

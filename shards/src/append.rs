@@ -141,14 +141,26 @@ impl Shard {
                     match row {
                         Some(row) => self.know_lane(at, row),
                         None => {
-                            // Its queue was deleted meanwhile; a bundle makes both again.
+                            // Its queue was deleted meanwhile: a bundle makes both again, so do the drafts.
                             self.miss_preparing(at);
-                            self.fail_drafts(at);
+                            self.provision_again(at);
                         }
                     }
                 }
             }
             Err(_) => lanes.into_iter().for_each(|at| self.fail_drafts(at)),
+        }
+    }
+
+    fn provision_again(&mut self, at: Ref) {
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        lane.state = LaneState::Unknown;
+        self.expire_drafts(at);
+        let lane = &self.lanes[at];
+        if lane.drafts.is_empty() && lane.cursors.is_empty() {
+            self.lanes.remove(at);
+        } else {
+            self.prepare(at);
         }
     }
 

@@ -39,6 +39,8 @@ pub(crate) enum Timer {
     Close { lane: Ref },
     /// A lane of which nothing is known since a commit without an answer is read again.
     Reread { lane: Ref },
+    /// Moves whose rows were locked may try again.
+    Moves,
 }
 
 #[derive(Debug)]
@@ -211,6 +213,7 @@ impl Shard {
                 }
                 Timer::Close { lane } => self.prepare(lane),
                 Timer::Reread { lane } => self.reread(lane),
+                Timer::Moves => self.rested(),
             }
         }
     }

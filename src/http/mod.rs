@@ -16,6 +16,7 @@ pub mod messages;
 pub mod pop;
 pub mod push;
 pub mod query;
+pub mod redrives;
 pub mod refusals;
 pub mod reply;
 pub mod resources;

@@ -6,6 +6,7 @@
 mod harness;
 
 mod bad_input;
+mod churn;
 mod configure;
 mod dead_letters;
 mod embedded;
@@ -18,6 +19,7 @@ mod messages;
 mod pop;
 mod probes;
 mod push;
+mod redrive;
 mod resources;
 mod retention;
 mod transaction;

@@ -1,5 +1,6 @@
 //! The SQL functions of the management calls, against a real PostgreSQL and without the broker.
 
+mod changed;
 mod cluster;
 
 mod configure;

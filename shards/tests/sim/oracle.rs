@@ -179,9 +179,6 @@ impl Oracle {
             Command::Bundle(bundle) => Ask::Bundle(self.sent_bundle(now, bundle)),
             Command::QueueChanged { .. } | Command::Heard { .. } => Ask::Changed,
             Command::Watch(_) | Command::Unwatch => return,
-            Command::Prepare { .. } | Command::Bundle(_) | Command::Heard { .. } => {
-                unreachable!("no client of the simulation sends bundles")
-            }
         };
         let fates = match &ask {
             Ask::Ack(sets) => sets.iter().map(|_| Vec::new()).collect(),

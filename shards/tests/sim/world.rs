@@ -350,7 +350,6 @@ impl World {
                 self.oracle.append_answered(at);
                 self.fault(at, result.is_err());
             }
-            Event::Bundled { .. } => unreachable!("no bundle was asked for"),
             Event::Moved { result, .. } => {
                 self.oracle.move_answered(at);
                 self.fault(at, result.is_err());
@@ -465,7 +464,6 @@ impl World {
         self.mix_effect(at, &effect);
         let now = self.moment();
         match effect {
-            Effect::Bundle { .. } => unreachable!("no client of the simulation sends bundles"),
             Effect::Reply { slot, verdict } => {
                 let planted = self.store.planted;
                 if planted == Some(Planted::LoseVerdict) && self.rng.chance(20) {
@@ -770,7 +768,6 @@ impl World {
                     }
                 }
             }
-            Effect::Bundle { .. } => {}
             Effect::Wake { slot } => self.mix(slot.0 << 1),
             Effect::Append { append, .. } => {
                 for lane in &append.lanes {
