@@ -21,7 +21,8 @@ fn main() {
 }
 
 fn push(list: &mut String, path: &Path) {
-    writeln!(list, "    SqlFile {{ name: {:?}, text: include_str!({path:?}) }},", stem(path)).expect("write to a string");
+    writeln!(list, "    SqlFile {{ name: {:?}, text: include_str!({path:?}) }},", stem(path))
+        .expect("write to a string");
 }
 
 fn stem(path: &Path) -> &str {

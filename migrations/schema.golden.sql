@@ -1,5 +1,33 @@
 CREATE SCHEMA queen;
 
+CREATE TABLE queen.queues (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    namespace text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    task text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    priority integer DEFAULT 0 NOT NULL,
+    lease_time integer,
+    retry_limit integer DEFAULT 3 NOT NULL,
+    retry_delay integer DEFAULT 1000 NOT NULL,
+    max_size integer DEFAULT 0 NOT NULL,
+    ttl integer DEFAULT 3600 NOT NULL,
+    dead_letter_queue boolean DEFAULT true NOT NULL,
+    dlq_after_max_retries boolean DEFAULT true NOT NULL,
+    delayed_processing integer DEFAULT 0 NOT NULL,
+    window_buffer integer DEFAULT 0 NOT NULL,
+    retention_seconds integer DEFAULT 0 NOT NULL,
+    completed_retention_seconds integer DEFAULT 0 NOT NULL,
+    retention_enabled boolean DEFAULT false NOT NULL,
+    encryption_enabled boolean DEFAULT false NOT NULL,
+    max_wait_time_seconds integer DEFAULT 0 NOT NULL,
+    min_pop_wait_time integer DEFAULT 0 NOT NULL,
+    dedup_window_seconds integer DEFAULT 3600 NOT NULL,
+    retention_sink_hold text DEFAULT ''::text NOT NULL,
+    retention_sink_hold_max_seconds integer DEFAULT 604800 NOT NULL
+);
+
 CREATE SEQUENCE queen.versions
     START WITH 1
     INCREMENT BY 1
@@ -38,6 +66,11 @@ CREATE TABLE queen.dead_letters (
     failed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE queen.dead_partitions (
+    partition_id bigint NOT NULL,
+    died_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
 CREATE TABLE queen.evidence (
     partition_id bigint NOT NULL,
     base_offset bigint NOT NULL,
@@ -48,6 +81,11 @@ CREATE TABLE queen.evidence (
 )
 WITH (toast_tuple_target='8160', vacuum_truncate=off);
 ALTER TABLE ONLY queen.evidence ALTER COLUMN keys SET STORAGE EXTERNAL;
+
+CREATE TABLE queen.evidence_marks (
+    partition_id bigint NOT NULL,
+    look_at timestamp with time zone NOT NULL
+);
 
 CREATE TABLE queen.functions (
     name text NOT NULL,
@@ -80,7 +118,14 @@ CREATE TABLE queen.maintenance_leases (
     enabled boolean DEFAULT true NOT NULL,
     holder text,
     expires_at timestamp with time zone,
-    last_run_at timestamp with time zone
+    last_run_at timestamp with time zone,
+    period_ms bigint DEFAULT 5000 NOT NULL,
+    next_due_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    fence bigint DEFAULT 0 NOT NULL,
+    last_start_at timestamp with time zone,
+    last_end_at timestamp with time zone,
+    last_duration_ms bigint,
+    runs bigint DEFAULT 0 NOT NULL
 );
 
 CREATE TABLE queen.migrations (
@@ -107,32 +152,42 @@ CREATE TABLE queen.partitions (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
 
-CREATE TABLE queen.queues (
-    id uuid DEFAULT gen_random_uuid() NOT NULL,
-    tenant_id uuid NOT NULL,
-    name text NOT NULL COLLATE pg_catalog."C",
-    namespace text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
-    task text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    priority integer DEFAULT 0 NOT NULL,
-    lease_time integer,
-    retry_limit integer DEFAULT 3 NOT NULL,
-    retry_delay integer DEFAULT 1000 NOT NULL,
-    max_size integer DEFAULT 0 NOT NULL,
-    ttl integer DEFAULT 3600 NOT NULL,
-    dead_letter_queue boolean DEFAULT true NOT NULL,
-    dlq_after_max_retries boolean DEFAULT true NOT NULL,
-    delayed_processing integer DEFAULT 0 NOT NULL,
-    window_buffer integer DEFAULT 0 NOT NULL,
-    retention_seconds integer DEFAULT 0 NOT NULL,
-    completed_retention_seconds integer DEFAULT 0 NOT NULL,
-    retention_enabled boolean DEFAULT false NOT NULL,
-    encryption_enabled boolean DEFAULT false NOT NULL,
-    max_wait_time_seconds integer DEFAULT 0 NOT NULL,
-    min_pop_wait_time integer DEFAULT 0 NOT NULL,
-    dedup_window_seconds integer DEFAULT 3600 NOT NULL,
-    retention_sink_hold text DEFAULT ''::text NOT NULL,
-    retention_sink_hold_max_seconds integer DEFAULT 604800 NOT NULL
+CREATE TABLE queen.queue_sizes (
+    queue_id uuid NOT NULL,
+    segments bigint NOT NULL,
+    bytes bigint NOT NULL,
+    measured_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE queen.retention_audit (
+    id bigint NOT NULL,
+    queue_id uuid NOT NULL,
+    partition_id bigint NOT NULL,
+    rule text NOT NULL,
+    messages bigint NOT NULL,
+    removed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+ALTER TABLE queen.retention_audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME queen.retention_audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE queen.retention_marks (
+    partition_id bigint NOT NULL,
+    look_at timestamp with time zone NOT NULL,
+    misses integer DEFAULT 0 NOT NULL
+);
+
+CREATE TABLE queen.retention_queues (
+    queue_id uuid NOT NULL,
+    rules text NOT NULL,
+    seen bigint DEFAULT 0 NOT NULL,
+    walked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
 CREATE TABLE queen.segments (
@@ -157,11 +212,44 @@ CREATE TABLE queen.system_state (
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE queen.totals (
+    one boolean DEFAULT true NOT NULL,
+    push_requests bigint DEFAULT 0 NOT NULL,
+    push_messages bigint DEFAULT 0 NOT NULL,
+    pop_requests bigint DEFAULT 0 NOT NULL,
+    pop_messages bigint DEFAULT 0 NOT NULL,
+    ack_requests bigint DEFAULT 0 NOT NULL,
+    ack_messages bigint DEFAULT 0 NOT NULL,
+    ack_failed bigint DEFAULT 0 NOT NULL,
+    dead_lettered bigint DEFAULT 0 NOT NULL,
+    transactions bigint DEFAULT 0 NOT NULL,
+    db_errors bigint DEFAULT 0 NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT totals_one_row CHECK (one)
+);
+
+CREATE TABLE queen.window_runs (
+    partition_id bigint NOT NULL,
+    base_offset bigint NOT NULL,
+    last_offset bigint NOT NULL,
+    row_no integer NOT NULL,
+    newest timestamp with time zone,
+    bytes bytea NOT NULL
+)
+WITH (toast_tuple_target='8160', autovacuum_vacuum_insert_scale_factor='0.2', vacuum_truncate=off);
+ALTER TABLE ONLY queen.window_runs ALTER COLUMN bytes SET STORAGE EXTERNAL;
+
 ALTER TABLE ONLY queen.cursors
     ADD CONSTRAINT cursors_pk PRIMARY KEY (partition_id, group_id);
 
 ALTER TABLE ONLY queen.dead_letters
     ADD CONSTRAINT dead_letters_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.dead_partitions
+    ADD CONSTRAINT dead_partitions_pk PRIMARY KEY (partition_id);
+
+ALTER TABLE ONLY queen.evidence_marks
+    ADD CONSTRAINT evidence_marks_pk PRIMARY KEY (partition_id);
 
 ALTER TABLE ONLY queen.evidence
     ADD CONSTRAINT evidence_pk PRIMARY KEY (partition_id, base_offset);
@@ -187,11 +275,23 @@ ALTER TABLE ONLY queen.partitions
 ALTER TABLE ONLY queen.partitions
     ADD CONSTRAINT partitions_pk PRIMARY KEY (id);
 
+ALTER TABLE ONLY queen.queue_sizes
+    ADD CONSTRAINT queue_sizes_pk PRIMARY KEY (queue_id);
+
 ALTER TABLE ONLY queen.queues
     ADD CONSTRAINT queues_name UNIQUE (tenant_id, name);
 
 ALTER TABLE ONLY queen.queues
     ADD CONSTRAINT queues_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.retention_audit
+    ADD CONSTRAINT retention_audit_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.retention_marks
+    ADD CONSTRAINT retention_marks_pk PRIMARY KEY (partition_id);
+
+ALTER TABLE ONLY queen.retention_queues
+    ADD CONSTRAINT retention_queues_pk PRIMARY KEY (queue_id);
 
 ALTER TABLE ONLY queen.segments
     ADD CONSTRAINT segments_pk PRIMARY KEY (partition_id, base_offset);
@@ -199,9 +299,21 @@ ALTER TABLE ONLY queen.segments
 ALTER TABLE ONLY queen.system_state
     ADD CONSTRAINT system_state_pk PRIMARY KEY (key);
 
+ALTER TABLE ONLY queen.totals
+    ADD CONSTRAINT totals_pk PRIMARY KEY (one);
+
+ALTER TABLE ONLY queen.window_runs
+    ADD CONSTRAINT window_runs_pk PRIMARY KEY (partition_id, base_offset, last_offset, row_no);
+
 CREATE INDEX dead_letters_of_message ON queen.dead_letters USING btree (partition_id, message_offset);
 
 CREATE INDEX dead_letters_of_queue ON queen.dead_letters USING btree (queue_id, failed_at DESC, id);
 
+CREATE INDEX evidence_marks_due ON queen.evidence_marks USING btree (look_at);
+
 CREATE INDEX partitions_of_queue ON queen.partitions USING btree (queue_id, id);
+
+CREATE INDEX retention_audit_age ON queen.retention_audit USING btree (removed_at);
+
+CREATE INDEX retention_marks_due ON queen.retention_marks USING btree (look_at);
 

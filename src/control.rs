@@ -16,10 +16,13 @@ use crate::store::migrate::{BootError, StoreFacts, boot};
 use crate::store::{self, Conn, Target};
 use crate::telemetry::rates::Rates;
 use crate::telemetry::screen;
+use queen_shards::command::Command;
 use queen_shards::effect::StoreError;
-use queen_shards::ids::Micros;
+use queen_shards::ids::{Micros, Slot, TenantId};
+use queen_shards::key::KeyHasher;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Between pulses: a lost store shows in `/health` within two of them. Source: operations 5.1.
@@ -41,6 +44,8 @@ struct Control {
     started: Instant,
     driver: String,
     admin: RefCell<Option<Rc<Conn>>>,
+    /// For state calls that only read.
+    pages: RefCell<Option<Rc<Conn>>>,
     finished: Cell<usize>,
     stopping: Cell<bool>,
     fatal: RefCell<Option<String>>,
@@ -53,6 +58,7 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
         started,
         driver,
         admin: RefCell::default(),
+        pages: RefCell::default(),
         finished: Cell::new(0),
         stopping: Cell::new(false),
         fatal: RefCell::default(),
@@ -86,6 +92,7 @@ impl Control {
         }
         self.budget(&facts);
         *self.admin.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("control"))));
+        *self.pages.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("pages"))));
         let pulse = Conn::new(target.clone(), self.name("pulse"));
         let mut clock = self.probe(&pulse).await;
         while clock.is_none() && !self.stopping.get() {
@@ -98,7 +105,7 @@ impl Control {
             self.shared.hub.send_wait(shard, ready).await;
         }
         self.announce(&about);
-        self.start_jobs(target);
+        self.start_jobs(target, KeyHasher::new(&facts.hash_secret));
         loop {
             rt::sleep(PULSE).await;
             let clock = self.probe(&pulse).await;
@@ -136,7 +143,8 @@ impl Control {
 
     /// Says what the broker takes of the connections there are. Source: architecture 13, rule 27.
     fn budget(&self, facts: &StoreFacts) {
-        let takes = 4 * self.shared.shards + 2;
+        // Of the control thread: changes, pages, pulse, jobs.
+        let takes = 4 * self.shared.shards + 4;
         let pool = self.shared.config.db_pool_size;
         let fits = takes <= pool && takes <= facts.connections_max as usize;
         let line = format!("takes {takes} connections of {} (DB_POOL_SIZE {pool})", facts.connections_max);
@@ -174,13 +182,21 @@ impl Control {
     }
 
     /// Periodic work, on a connection of its own: requests never wait behind it.
-    fn start_jobs(self: &Rc<Self>, target: Target) {
+    fn start_jobs(self: &Rc<Self>, target: Target, keys: KeyHasher) {
         let conn = Rc::new(Conn::new(target, self.name("jobs")));
         let (config, metrics) = (self.shared.config.clone(), self.shared.metrics.clone());
         rt::spawn(self.clone().purge(conn.clone()));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
+        rt::spawn(jobs::retention(config.clone(), call));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
+        let control = self.clone();
+        let changed = async move |tenant: TenantId, queue: &str| control.queue_changed(tenant, queue).await;
+        rt::spawn(jobs::redrive(config.clone(), keys, call, changed));
         let control = self.clone();
         rt::spawn(jobs::measure_retained(config, async move |call: StateCall| control.call(&conn, &call).await));
     }
@@ -236,7 +252,7 @@ impl Control {
     }
 
     async fn state(self: Rc<Self>, slot: queen_shards::ids::Slot, call: StateCall) {
-        let conn = self.admin.borrow().clone();
+        let conn = if call.function.only_reads() { self.pages.borrow().clone() } else { self.admin.borrow().clone() };
         let reply = match conn {
             Some(conn) => self.call(&conn, &call).await,
             None => Err(StoreError::Unavailable("the store has not been reached yet".into())),
@@ -245,6 +261,16 @@ impl Control {
             store::log_error(error);
         }
         self.shared.hub.send_wait(slot.shard(), Mail::StateReply { slot, reply }).await;
+    }
+
+    /// Tells every shard that a queue changed; nobody waits for their verdicts.
+    async fn queue_changed(&self, tenant: TenantId, queue: &str) {
+        let queue: Arc<str> = queue.into();
+        let slot = Slot::new(self.shared.control(), 0);
+        for shard in 0..self.shared.shards {
+            let command = Command::QueueChanged { tenant, queue: queue.clone() };
+            self.shared.hub.send_wait(shard, Mail::Command { slot, command }).await;
+        }
     }
 
     async fn shut_down(self: Rc<Self>) {

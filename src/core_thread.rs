@@ -172,7 +172,7 @@ impl Core {
         // Shards and brokers start their counters apart; see `lease_id` for what keeps ids of one partition apart.
         let counter = self.leases.get().wrapping_add(1);
         self.leases.set(counter);
-        LeaseSeed { millis: unix_millis(), counter }
+        LeaseSeed { millis: unix_millis(), counter, wide: false }
     }
 
     /// Sends a command to a shard (this one or another) and waits for its verdict.
@@ -264,6 +264,11 @@ impl Core {
         let queue: Arc<str> = queue.into();
         let told = (0..self.shards()).map(|shard| self.ask(shard, Command::QueueChanged { tenant, queue: queue.clone() }));
         futures_util::future::join_all(told).await;
+    }
+
+    /// Whether the broker shuts down.
+    pub fn is_closing(&self) -> bool {
+        self.closing.get()
     }
 
     /// Resolves when the broker shuts down; parked pops then answer 204.
@@ -577,6 +582,12 @@ fn random_bits() -> u64 {
 }
 
 /// 48 bits of milliseconds, then 32 bits of counter (over `rand_a` and the top of `rand_b`), then 42 random bits.
+/// One UUIDv7, for what mints few: nothing orders two of one millisecond.
+pub fn new_message_id() -> String {
+    let id = uuid_v7(unix_millis(), random_bits() as u32, random_bits() & ((1 << 42) - 1));
+    uuid::Uuid::from_u128(id.0).hyphenated().to_string()
+}
+
 fn uuid_v7(millis: u64, counter: u32, random: u64) -> MessageId {
     let high = (millis & 0xffff_ffff_ffff) << 16 | 0x7000 | (counter >> 20) as u64;
     let low = 1u64 << 63 | (counter as u64 & 0xf_ffff) << 42 | random;

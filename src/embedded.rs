@@ -80,10 +80,22 @@ struct User {
 enum State {
     Idle,
     /// Until nobody works in the data directory.
-    Leaving { since: Instant, signalled: i32 },
-    Initdb { child: Child, unfinished: PathBuf },
-    Running { child: Child, since: Instant, ready: bool },
-    Pausing { until: Instant },
+    Leaving {
+        since: Instant,
+        signalled: i32,
+    },
+    Initdb {
+        child: Child,
+        unfinished: PathBuf,
+    },
+    Running {
+        child: Child,
+        since: Instant,
+        ready: bool,
+    },
+    Pausing {
+        until: Instant,
+    },
 }
 
 /// How the server is, at a look.
@@ -505,9 +517,11 @@ fn socket_dir(data_dir: &Path) -> PathBuf {
         _ => PathBuf::from("/tmp"),
     };
     // FNV-1a: the same directory gives the same name in every build.
-    let hash = data_dir.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    });
+    let hash = data_dir
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     base.join(format!("queen-{hash:016x}"))
 }
 

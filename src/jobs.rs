@@ -2,6 +2,12 @@
 //!
 //! Holds: nothing waits for these, and an error of one round is the next round's work.
 
+mod redrive;
+mod retention;
+
+pub use redrive::redrive;
+pub use retention::retention;
+
 use crate::config::Config;
 use crate::rt;
 use crate::state::{StateCall, StateFn, StateReply};
@@ -13,10 +19,38 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Shortest pause between two looks for a due task.
+const POLL_MIN: Duration = Duration::from_millis(100);
 /// Between two queues of a measuring pass: it reads every segment row and must leave the store to others.
 const MEASURE_PAUSE: Duration = Duration::from_millis(50);
 /// A pass ends after so many queues; the next one begins anew.
 const MEASURED_MAX: usize = 100_000;
+
+/// Runs `work` once per `period` in the whole cluster: whoever finds the task due takes it. Never ends.
+///
+/// An error of the claim is the next poll's work; an error of the release stalls the task until its lease is over.
+/// Source: operations 6.4.
+async fn scheduled(
+    task: &'static str,
+    holder: &str,
+    period: Duration,
+    call: &impl AsyncFn(StateCall) -> StateReply,
+    mut work: impl AsyncFnMut(),
+) {
+    let ask = async |function, args| {
+        let reply = call(StateCall { function, tenant: TenantId::DEFAULT, args }).await;
+        let text = reply.inspect_err(|error| warning_every_30_s("jobs", "a task was not scheduled", error)).ok()?;
+        serde_json::from_str::<Value>(&text?).ok()
+    };
+    loop {
+        rt::sleep((period / 10).max(POLL_MIN)).await;
+        let args = json!({"task": task, "holder": holder, "periodMs": period.as_millis() as u64});
+        let claim = ask(StateFn::ClaimTask, args).await;
+        let Some(fence) = claim.and_then(|claim| claim["fence"].as_i64()) else { continue };
+        work().await;
+        ask(StateFn::ReleaseTask, json!({"task": task, "fence": fence})).await;
+    }
+}
 
 /// Adds this broker's counters to the lifetime totals every `STATS_INTERVAL_MS`. `call`: runs a state call.
 ///
@@ -43,11 +77,10 @@ pub async fn add_totals_once(totals: &mut Totals, call: &impl AsyncFn(StateCall)
     }
 }
 
-/// Measures the stored bytes of all queues, one call per queue, every `RETAINED_BYTES_INTERVAL_MS`; first soon after
-/// the start. Source: operations 5.8.1.
+/// Measures the stored bytes of all queues, one call per queue, every `RETAINED_BYTES_INTERVAL_MS`, one broker at a
+/// time. Source: operations 5.8.1, 6.4.
 pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall) -> StateReply) {
-    rt::sleep(config.stats_interval).await;
-    loop {
+    scheduled("retained_bytes", &config.server_id, config.retained_interval, &call, async || {
         let mut after = Value::Null;
         for _ in 0..MEASURED_MAX {
             let args = json!({ "after": after });
@@ -64,8 +97,8 @@ pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall)
             }
             rt::sleep(MEASURE_PAUSE).await;
         }
-        rt::sleep(config.retained_interval).await;
-    }
+    })
+    .await
 }
 
 /// The queue that was measured; null at the end of the pass.

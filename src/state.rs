@@ -35,6 +35,19 @@ pub enum StateFn {
     PurgeDeadLetters,
     FindDeadLetter,
     ReplayDeadLetter,
+    /// `http/redrives.rs`
+    StartRedrive,
+    GetRedrive,
+    CancelRedrive,
+    /// `jobs/redrive.rs`
+    NextRedrives,
+    RedriveRow,
+    /// `http/messages.rs`
+    ListMessages,
+    GetMessage,
+    /// `http/fetch.rs`
+    Fetch,
+    ChangedPartitions,
     /// `http/lease.rs`
     ExtendLease,
     /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
@@ -43,6 +56,14 @@ pub enum StateFn {
     ClusterMetrics,
     /// The control thread: adds this broker's counters to the lifetime totals.
     AddTotals,
+    /// `jobs`: who runs a periodic task, and the steps of a sweep.
+    ClaimTask,
+    ReleaseTask,
+    MarkPartitions,
+    RetainStep,
+    ForgetEvidence,
+    CleanupPartitions,
+    PurgeAudit,
     /// The control thread: measures the stored bytes of the next queue.
     MeasureRetained,
 }
@@ -58,6 +79,33 @@ pub struct StateCall {
 pub type StateReply = Result<Option<String>, StoreError>;
 
 impl StateFn {
+    /// Whether it only reads, perhaps much: such calls have a connection of their own, so that one that changes
+    /// something never waits behind a page.
+    pub fn only_reads(self) -> bool {
+        matches!(
+            self,
+            StateFn::ListQueues
+                | StateFn::GetQueue
+                | StateFn::QueueDepth
+                | StateFn::ListNamespaces
+                | StateFn::ListTasks
+                | StateFn::ListPartitions
+                | StateFn::Overview
+                | StateFn::Status
+                | StateFn::StatusQueues
+                | StateFn::StatusQueue
+                | StateFn::ClusterMetrics
+                | StateFn::ListGroups
+                | StateFn::LaggingGroups
+                | StateFn::GetGroup
+                | StateFn::ListDeadLetters
+                | StateFn::ListMessages
+                | StateFn::GetMessage
+                | StateFn::Fetch
+                | StateFn::ChangedPartitions
+        )
+    }
+
     /// Name of the function in schema `queen`.
     pub fn name(self) -> &'static str {
         match self {
@@ -83,10 +131,26 @@ impl StateFn {
             StateFn::PurgeDeadLetters => "purge_dead_letters",
             StateFn::FindDeadLetter => "find_dead_letter",
             StateFn::ReplayDeadLetter => "replay_dead_letter",
+            StateFn::StartRedrive => "start_redrive",
+            StateFn::GetRedrive => "get_redrive",
+            StateFn::CancelRedrive => "cancel_redrive",
+            StateFn::NextRedrives => "next_redrives",
+            StateFn::RedriveRow => "redrive_row",
+            StateFn::ListMessages => "list_messages",
+            StateFn::GetMessage => "get_message",
+            StateFn::Fetch => "fetch",
+            StateFn::ChangedPartitions => "changed_partitions",
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",
             StateFn::AddTotals => "add_totals",
+            StateFn::ClaimTask => "claim_task",
+            StateFn::ReleaseTask => "release_task",
+            StateFn::MarkPartitions => "mark_partitions",
+            StateFn::RetainStep => "retain_step",
+            StateFn::ForgetEvidence => "forget_evidence",
+            StateFn::CleanupPartitions => "cleanup_partitions",
+            StateFn::PurgeAudit => "purge_audit",
             StateFn::MeasureRetained => "measure_retained",
         }
     }

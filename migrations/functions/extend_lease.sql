@@ -1,10 +1,10 @@
 -- extend_lease.sql: extends every claim that one lease id of one tenant still holds.
 -- In     p_args: lease uuid text, partition bigint (the first claim, out of the lease id), more boolean (others may
---        share it), seconds integer, at least 1. Time is PostgreSQL's, read after the locks.
+--        share it), wide boolean (also in other queues), seconds integer, at least 1. Time is PostgreSQL's, read after the locks.
 -- Out    {"renewed":n,"expiresAt":text or null}: claims extended, and the earliest expiry among them (microseconds).
 -- Locks  cursor rows in (partition, group) order, as everything that waits for them.
--- Cost   one index probe; with more, a pass over the cursors of the tenant (a discovery pop claims in several queues):
---        no hot row has an index on the lease, because it would end HOT updates.
+-- Cost   one index probe; with more, a pass over the cursors of that queue; with wide, over those of the tenant (a
+--        discovery pop claims in several queues): no hot row has an index on the lease, it would end HOT updates.
 -- Again  harmless. Never revives an expired claim, never shortens one. The row's version stays: what a broker
 --        remembers of it is still true, but for an expiry that only SQL judges.
 -- Caller src/http/lease.rs. Source: data plane 6; architecture 13, rule 22.
@@ -22,13 +22,21 @@ declare
     v_renewed bigint;
     v_expires timestamptz;
 begin
-    if (p_args ->> 'more')::boolean then
+    if (p_args ->> 'more')::boolean and (p_args ->> 'wide')::boolean then
         v_found := array(
             select c.partition_id
             from queen.queues as r
             join queen.partitions as p on p.queue_id = r.id
             join queen.cursors as c on c.partition_id = p.id
             where r.tenant_id = p_tenant and c.lease_id = v_lease
+        );
+    elsif (p_args ->> 'more')::boolean then
+        v_found := array(
+            select c.partition_id
+            from queen.partitions as p
+            join queen.cursors as c on c.partition_id = p.id
+            where p.queue_id = (select f.queue_id from queen.partitions as f where f.id = v_first)
+                and c.lease_id = v_lease
         );
     else
         v_found := array[v_first];

@@ -8,6 +8,7 @@ returns json
 language plpgsql stable
 set jit = off
 set plan_cache_mode = force_custom_plan
+set jit = off
 as $$
 begin
     return (

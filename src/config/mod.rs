@@ -69,6 +69,11 @@ pub struct Config {
     pub stats_interval: Duration,
     pub retention_interval: Duration,
     pub retention_batch_size: u32,
+    /// Partitions of one sweep; 0 derives it.
+    pub retention_due_cap: u64,
+    pub partition_cleanup: bool,
+    pub partition_cleanup_days: u32,
+    pub metrics_retention_days: u32,
     pub retained_interval: Duration,
     // Logging.
     pub log_filter: String,
@@ -154,6 +159,10 @@ impl Config {
             stats_interval: ms(r.int("STATS_INTERVAL_MS")),
             retention_interval: ms(r.int("RETENTION_INTERVAL")),
             retention_batch_size: r.int("RETENTION_BATCH_SIZE") as u32,
+            retention_due_cap: r.int("QUEEN_RETENTION_DUE_CAP") as u64,
+            partition_cleanup: r.bool("QUEEN_PARTITION_CLEANUP_ENABLED"),
+            partition_cleanup_days: r.int("PARTITION_CLEANUP_DAYS") as u32,
+            metrics_retention_days: r.int("METRICS_RETENTION_DAYS") as u32,
             retained_interval: ms(r.int("RETAINED_BYTES_INTERVAL_MS")),
             log_filter: log_filter(r),
             log_json: r.bool("QUEEN_LOG_JSON"),

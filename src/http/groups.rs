@@ -19,6 +19,8 @@ use std::rc::Rc;
 const LISTED_MAX: u32 = 10_000;
 /// Partitions whose oldest waiting message is looked up, most lag first: an index probe each, about 50 ms in all.
 const LAG_PROBES_MAX: u32 = 10_000;
+/// The same for the listing of all groups, which is asked for often.
+const LIST_PROBES_MAX: u32 = 2_000;
 /// Default of `minLagSeconds`.
 const LAG_SECONDS: i64 = 3600;
 /// 0001-01-01: what lies before has no spelling in the store and is earlier than everything.
@@ -26,7 +28,7 @@ const YEAR_ONE: i64 = -62_135_596_800_000_000;
 
 /// `GET /api/v1/consumer-groups`
 pub async fn list(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
-    let args = json!({"limit": LISTED_MAX, "probes": LAG_PROBES_MAX});
+    let args = json!({"limit": LISTED_MAX, "probes": LIST_PROBES_MAX});
     page(core, request, StateFn::ListGroups, "consumer groups", args).await
 }
 

@@ -24,9 +24,10 @@ pub async fn extend(core: &Rc<Core>, request: &Request, params: &Params) -> Resp
     let Ok(lease) = Uuid::parse_str(text) else {
         return answer(text, 0, None);
     };
-    let (first, more) = lease_id::read(LeaseId(lease.as_u128()));
+    let claims = lease_id::read(LeaseId(lease.as_u128()));
     let args = json!({
-        "lease": lease.hyphenated().to_string(), "partition": first.0, "more": more, "seconds": seconds(&request.body),
+        "lease": lease.hyphenated().to_string(), "partition": claims.first.0, "more": claims.more, "wide": claims.wide,
+        "seconds": seconds(&request.body),
     });
     let result = core.state(StateCall { function: StateFn::ExtendLease, tenant: request.tenant, args }).await;
     let reply = match result {

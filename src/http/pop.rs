@@ -273,6 +273,7 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
             Err(_) => return Response::json(500, error_body("pop failed")),
         };
         let mut taken = Taken::nothing(core, asking);
+        let seed = LeaseSeed { wide: sources.len() > 1, ..seed };
         taken.ask_all(asking, &sources, seed, if claim_any { 0 } else { asking.batch }).await;
         if !taken.claims.is_empty() {
             let messages = taken.claims.iter().map(|c| (c.end.0 - c.start.0 + 1) as u64).sum();

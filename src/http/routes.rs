@@ -68,11 +68,6 @@ macro_rules! routes {
     };
 }
 
-/// A route of a later stage.
-async fn not_built(_: &Rc<Core>, _: &Request, _: &Params) -> Response {
-    Refusal::NotBuilt.response()
-}
-
 /// The hot ones first: the table is searched from the top.
 pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/push"                                                       WriteOnly push::push,
@@ -94,12 +89,15 @@ pub static ROUTES: &[Route] = routes! {
     Get    "/api/v1/resources/partitions"                                       ReadOnly  super::resources::partitions,
     Get    "/api/v1/resources/overview"                                         ReadOnly  super::resources::overview,
 
-    Get    "/api/v1/messages"                                                   ReadOnly  not_built,
-    Get    "/api/v1/messages/:partitionId/:transactionId"                       ReadOnly  not_built,
+    Get    "/api/v1/messages"                                                   ReadOnly  super::messages::list,
+    Get    "/api/v1/messages/:partitionId/:transactionId"                       ReadOnly  super::messages::detail,
     Delete "/api/v1/messages/:partitionId/:transactionId"                       ReadWrite super::dead_letters::delete,
     Post   "/api/v1/messages/:partitionId/:transactionId/retry"                 ReadWrite super::dead_letters::retry,
     Get    "/api/v1/dlq"                                                        ReadOnly  super::dead_letters::list,
     Delete "/api/v1/dlq"                                                        Admin     super::dead_letters::purge,
+    Post   "/api/v1/dlq/redrive"                                                Admin     super::redrives::start,
+    Get    "/api/v1/dlq/redrive/:id"                                            Admin     super::redrives::progress,
+    Delete "/api/v1/dlq/redrive/:id"                                            Admin     super::redrives::cancel,
     Post   "/api/v1/dlq/:id/replay"                                             ReadWrite super::dead_letters::replay,
     Get    "/api/v1/consumer-groups"                                            ReadOnly  super::groups::list,
     Get    "/api/v1/consumer-groups/lagging"                                    ReadOnly  super::groups::lagging,
@@ -109,8 +107,8 @@ pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek" ReadWrite super::groups::seek_partition,
     Delete "/api/v1/consumer-groups/:group"                                     Admin     super::groups::delete,
     Delete "/api/v1/consumer-groups/:group/queues/:queue"                       Admin     super::groups::delete_in_queue,
-    Post   "/api/v1/fetch"                                                      ReadOnly  not_built,
-    Post   "/api/v1/partitions/changed"                                         ReadOnly  not_built,
+    Post   "/api/v1/fetch"                                                      ReadOnly  super::fetch::fetch,
+    Post   "/api/v1/partitions/changed"                                         ReadOnly  super::fetch::changed,
 
     Get    "/api/v1/status"                                                     ReadOnly  super::status::status,
     Get    "/api/v1/status/buffers"                                             ReadOnly  super::status::buffers,

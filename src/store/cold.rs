@@ -41,13 +41,8 @@ pub async fn call(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
 pub async fn state(client: &Client, call: &StateCall) -> StateReply {
     let sql = format!("select queen.{}($1, $2::jsonb)::text", call.function.name());
     let args = call.args.to_string();
-    let rows = run(
-        client,
-        Nature::Writes,
-        &sql,
-        &[param(&One::of(call.tenant.0)), param(&One::of(args.as_str()))],
-    )
-    .await?;
+    let rows =
+        run(client, Nature::Writes, &sql, &[param(&One::of(call.tenant.0)), param(&One::of(args.as_str()))]).await?;
     match rows.first() {
         Some(row) => Columns::of(row).get(),
         None => Ok(None),
@@ -225,26 +220,16 @@ async fn seed_cursors(
 const FIND_QUEUE: &str = "select * from queen.find_queue($1, $2)";
 
 async fn find_queue(client: &Client, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        FIND_QUEUE,
-        &[param(&One::of(tenant.0)), param(&One::of(queue))],
-    )
-    .await?;
+    let rows =
+        run(client, Nature::Repeatable, FIND_QUEUE, &[param(&One::of(tenant.0)), param(&One::of(queue))]).await?;
     Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
 }
 
 const FIND_CURSOR: &str = "select *, clock_timestamp() from queen.find_cursor($1, $2)";
 
 async fn find_cursor(client: &Client, partition: PartitionId, group: &str) -> Result<Reply, StoreError> {
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        FIND_CURSOR,
-        &[param(&One::of(partition.0)), param(&One::of(group))],
-    )
-    .await?;
+    let rows =
+        run(client, Nature::Repeatable, FIND_CURSOR, &[param(&One::of(partition.0)), param(&One::of(group))]).await?;
     let Some(row) = rows.first() else {
         return Ok(Reply::Cursor(None));
     };

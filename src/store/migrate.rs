@@ -286,7 +286,10 @@ async fn execute(client: &Client, file: &SqlFile, sql: &str) -> Result<(), BootE
             StoreError::Unavailable(_) if !passes => why.into(),
             _ if passes => {
                 let blockers = blockers(client).await.unwrap_or_default();
-                unfit(&format!("schema apply is blocked: {}.sql at \"{what}\"; sessions in the way: {blockers}", file.name))
+                unfit(&format!(
+                    "schema apply is blocked: {}.sql at \"{what}\"; sessions in the way: {blockers}",
+                    file.name
+                ))
             }
             _ => unfit(&format!("schema apply failed: {}.sql at \"{what}\": {why}", file.name)),
         });

@@ -5,17 +5,21 @@ use serde_json::{Value, json};
 
 const ALL: &str = "subscriptionMode=all&batch=100&partitions=20";
 
-/// Pushes `n` messages and dead-letters them all for the groups.
-fn bury(b: &Broker, queue: &str, n: usize, groups: &[&str]) {
-    b.push_n(queue, "p", "m", n);
+/// Pushes `n` messages with keys `prefix0`.. and dead-letters them all for the groups.
+fn bury(b: &Broker, queue: &str, prefix: &str, n: usize, groups: &[&str]) {
+    b.push_n(queue, "p", prefix, n);
     for group in groups {
-        let pop = b.pop(queue, &format!("consumerGroup={group}&{ALL}"));
-        let items: Vec<Value> = pop.messages.iter().map(|m| {
-            let mut item = m.ack("dlq");
-            item["error"] = "boom".into();
-            item
-        }).collect();
-        b.ack_ok(group, &items);
+        give_up(b, queue, group, n);
+    }
+}
+
+/// Dead-letters the next `n` messages of a group, one by one: an ack that gives a message up ends its batch.
+fn give_up(b: &Broker, queue: &str, group: &str, n: usize) {
+    for _ in 0..n {
+        let pop = b.pop(queue, &format!("consumerGroup={group}&subscriptionMode=all&batch=1"));
+        let mut item = pop.messages[0].ack("dlq");
+        item["error"] = "boom".into();
+        b.ack_ok(group, &[item]);
     }
 }
 
@@ -28,7 +32,7 @@ fn letters(b: &Broker, query: &str) -> Value {
 rules! {
     fn i40_replaying_twice_yields_one_message_and_leaves_other_groups_rows(b) {
         let q = unique("i40");
-        bury(b, &q, 2, &["g", "h"]);
+        bury(b, &q, "m", 2, &["g", "h"]);
         let row = letters(b, &format!("queue={q}&consumerGroup=g&limit=1"))["messages"][0].clone();
         let id = row["id"].as_str().expect("an id");
         let answers = at_once(4, |_| b.send("POST", &format!("/api/v1/dlq/{id}/replay"), None));
@@ -50,7 +54,7 @@ rules! {
 
     fn a_replay_to_another_destination_wakes_it_and_obeys_its_window(b) {
         let (q, to) = (unique("dlqfrom"), unique("dlqto"));
-        bury(b, &q, 1, &["g"]);
+        bury(b, &q, "m", 1, &["g"]);
         let id = letters(b, &format!("queue={q}"))["messages"][0]["id"].as_str().expect("an id").to_owned();
         std::thread::scope(|scope| {
             let parked = scope.spawn(|| b.pop(&to, &format!("consumerGroup=g&{ALL}&wait=true&timeout=15000")));
@@ -60,7 +64,7 @@ rules! {
             assert_eq!(parked.join().expect("the pop").keys(), [format!("dlq:{id}")]);
         });
 
-        bury(b, &q, 2, &["h"]);
+        bury(b, &q, "n", 2, &["h"]);
         let id = letters(b, &format!("queue={q}"))["messages"][0]["id"].as_str().expect("an id").to_owned();
         b.push_keys(&to, "x", &[&format!("dlq:{id}")]);
         let body = b.post(&format!("/api/v1/dlq/{id}/replay"), &json!({"queue": to, "partition": "x"})).json();
@@ -75,8 +79,7 @@ fn pages_keep_payloads_as_they_came_and_count_all() {
     let q = unique("dlqlist");
     b.push_raw(format!(r#"{{"items":[{{"queue":"{q}","partition":"p","transactionId":"k","payload":{{"b": 1.0, "a":"\u0041"}}}}]}}"#).as_bytes());
     b.push_n(&q, "p", "m", 3);
-    let pop = b.pop(&q, &format!("consumerGroup=g&{ALL}"));
-    b.ack_ok("g", &pop.messages.iter().map(|m| m.ack("dlq")).collect::<Vec<_>>());
+    give_up(b, &q, "g", 4);
     let page = letters(b, &format!("queue={q}&limit=3&offset=1"));
     assert_eq!((page["messages"].as_array().expect("rows").len(), &page["total"]), (3, &json!(4)));
     assert_eq!(page["pagination"], json!({"limit": 3, "offset": 1}));
@@ -96,7 +99,7 @@ fn pages_keep_payloads_as_they_came_and_count_all() {
 fn dead_letters_of_one_message() {
     let b = two_shards();
     let q = unique("dlqone");
-    bury(b, &q, 2, &["g", "h"]);
+    bury(b, &q, "m", 2, &["g", "h"]);
     let row = letters(b, &format!("queue={q}&consumerGroup=g"))["messages"][0].clone();
     let partition = row["partitionId"].as_str().expect("an id").to_owned();
     let path = |p: &str, t: &str| format!("/api/v1/messages/{p}/{t}");

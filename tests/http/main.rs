@@ -6,6 +6,7 @@
 mod harness;
 
 mod bad_input;
+mod churn;
 mod configure;
 mod dead_letters;
 mod embedded;
@@ -14,10 +15,13 @@ mod health;
 mod invariants;
 mod lease;
 mod lifecycle;
+mod messages;
 mod pop;
 mod probes;
 mod push;
+mod redrive;
 mod resources;
+mod retention;
 mod transaction;
 mod transport;
 mod worked_cases;

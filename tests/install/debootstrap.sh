@@ -73,6 +73,15 @@ in_root '
     wait $queen
     cat /root/queen.log
 '
+step "without PostgreSQL: one line with the remedy"
+in_root '
+    mv /usr/lib/postgresql /usr/lib/postgresql.away
+    code=0
+    PATH=/usr/bin:/bin QUEEN_DATA_DIR=/root/fresh /queen/target/release/queen >/root/queen.log 2>&1 || code=$?
+    mv /usr/lib/postgresql.away /usr/lib/postgresql
+    grep FATAL /root/queen.log
+    [ "$code" -eq 1 ] && [ "$(grep -c FATAL /root/queen.log)" -eq 1 ] && grep -q "apt-get install" /root/queen.log
+'
 step "passed"
 unmount
 trap - EXIT

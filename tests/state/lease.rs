@@ -9,7 +9,7 @@ const OTHER: &str = "01990a12-4410-7bbb-9bbb-0000000000f2";
 
 #[track_caller]
 fn extend(db: &Db, partition: i64, more: bool, seconds: i64) -> Value {
-    db.call("extend_lease", json!({"lease": LEASE, "partition": partition, "more": more, "seconds": seconds}))
+    db.call("extend_lease", json!({"lease": LEASE, "partition": partition, "more": more, "wide": more, "seconds": seconds}))
 }
 
 #[track_caller]
@@ -59,13 +59,15 @@ fn more_finds_the_other_partitions_in_all_queues_of_the_tenant() {
     cursor(&db, "r", "r0", "g", -1, Some((LEASE, 3, 20.0)));
     let id = number(&db, "q", "p0");
     assert_eq!(extend(&db, id, false, 50)["renewed"], 1);
+    let narrow = json!({"lease": LEASE, "partition": id, "more": true, "wide": false, "seconds": 60});
+    assert_eq!(db.call("extend_lease", narrow)["renewed"], 2, "without wide: in that queue only");
     let answer = extend(&db, id, true, 100);
     assert_eq!(answer["renewed"], 3);
     assert!(left(&db, "r0") > 95.0 && left(&db, "p1") > 190.0);
     let earliest = db.sql("select queen.utc_us(min(lease_expires_at)) from queen.cursors");
     assert_eq!(answer["expiresAt"], Value::from(earliest));
     let other = "00000000-0000-0000-0000-000000000002";
-    let theirs = db.call_as(other, "extend_lease", json!({"lease": LEASE, "partition": id, "more": true, "seconds": 9}));
+    let theirs = db.call_as(other, "extend_lease", json!({"lease": LEASE, "partition": id, "more": true, "wide": true, "seconds": 9}));
     assert_eq!(theirs["renewed"], 0);
 }
 

@@ -1,5 +1,6 @@
 //! The SQL functions of the management calls, against a real PostgreSQL and without the broker.
 
+mod changed;
 mod cluster;
 
 mod configure;
@@ -8,6 +9,8 @@ mod delete;
 mod groups;
 mod lease;
 mod listings;
+mod messages;
+mod retention;
 
 use cluster::Db;
 

@@ -86,7 +86,8 @@ fn stamps_of_a_partition_never_decrease() {
         db.push(p, -1, 1).await;
         // As a clock that went back an hour would leave it.
         db.sql("update queen.partitions set last_created_at = clock_timestamp() + interval '1 hour'").await;
-        let ahead = Stamp(db.number("select extract(epoch from last_created_at) * 1000000 from queen.partitions").await);
+        let ahead =
+            Stamp(db.number("select extract(epoch from last_created_at) * 1000000 from queen.partitions").await);
         assert_eq!(db.push(p, 0, 1).await, ahead);
         let read = Call::FindLane { lane: lane("q", "a") };
         let Reply::Lanes(rows) = db.call(read).await else { panic!() };
@@ -168,17 +169,19 @@ fn a_poisoned_commit_is_refused_and_one_that_was_cut_off_is_unavailable() {
         assert!(matches!(append(&db.client, &bad).await, Err(StoreError::Refused(_))));
 
         // Holds the commit up after it was sent, then ends its session.
-        db.sql("create function wait() returns trigger language plpgsql as
+        db.sql(
+            "create function wait() returns trigger language plpgsql as
             $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
             create trigger wait before insert on queen.segments for each row execute function wait();
-            select pg_advisory_lock(1)").await;
+            select pg_advisory_lock(1)",
+        )
+        .await;
         let client = db.other().await;
         let victim = client.query_typed("select pg_backend_pid()", &[]).await.unwrap()[0].get::<_, i32>(0);
         let lost = one_segment(p, -1, 1);
         let stuck = async {
-            let waits = format!(
-                "select count(*) from pg_stat_activity where pid = {victim} and wait_event_type = 'Lock'"
-            );
+            let waits =
+                format!("select count(*) from pg_stat_activity where pid = {victim} and wait_event_type = 'Lock'");
             until("the commit is stuck", async || db.number(&waits).await == 1).await;
             // SAFETY: a process of our own cluster.
             unsafe { libc::kill(victim, libc::SIGTERM) };

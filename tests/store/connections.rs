@@ -71,9 +71,12 @@ fn a_store_that_is_away_is_told_at_once_until_the_pause_is_over() {
 fn a_discarded_connection_cancels_its_statement_and_leaves_its_outcome_unknown() {
     on_store(async |db| {
         let p = db.provision("q", &["a"]).await[0].partition;
-        db.sql("create function hang() returns trigger language plpgsql as
+        db.sql(
+            "create function hang() returns trigger language plpgsql as
             $$ begin perform pg_sleep(3600); return new; end $$;
-            create trigger hang before insert on queen.segments for each row execute function hang()").await;
+            create trigger hang before insert on queen.segments for each row execute function hang()",
+        )
+        .await;
         let conn = Conn::new(db.target.clone(), "discarded");
         let client = conn.get().await.unwrap();
         let hangs = "select count(*) from pg_stat_activity where application_name = 'discarded' and state = 'active'";

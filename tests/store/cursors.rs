@@ -78,7 +78,10 @@ fn a_row_that_moved_is_stale_and_comes_back_as_it_is() {
         let (p, g, version) = with_cursor(&db).await;
         let (newer, _) = moved(db.move_one(cursor_move(p, g, version, LeaseMust::Over, lease_to(-1, 5, 60, 9))).await);
         let row = stale(db.move_one(cursor_move(p, g, version, LeaseMust::Any, to(9))).await);
-        assert_eq!((row.version, row.committed, row.lease, row.batch_end), (newer, Offset(-1), LeaseId(5), Some(Offset(9))));
+        assert_eq!(
+            (row.version, row.committed, row.lease, row.batch_end),
+            (newer, Offset(-1), LeaseId(5), Some(Offset(9)))
+        );
         assert!(0 < row.lease_left_us);
     });
 }
@@ -88,7 +91,8 @@ fn whether_a_lease_is_live_is_judged_by_the_clock_of_postgresql() {
     on_store(async |db| {
         let (p, g, version) = with_cursor(&db).await;
         stale(db.move_one(cursor_move(p, g, version, LeaseMust::Live, to(0))).await);
-        let (version, _) = moved(db.move_one(cursor_move(p, g, version, LeaseMust::Over, lease_to(-1, 5, 60, 9))).await);
+        let (version, _) =
+            moved(db.move_one(cursor_move(p, g, version, LeaseMust::Over, lease_to(-1, 5, 60, 9))).await);
         stale(db.move_one(cursor_move(p, g, version, LeaseMust::Over, lease_to(-1, 6, 60, 9))).await);
         db.sql("update queen.cursors set lease_expires_at = clock_timestamp()").await;
         let row = stale(db.move_one(cursor_move(p, g, version, LeaseMust::Live, to(9))).await);
@@ -105,7 +109,8 @@ fn a_confirmation_writes_nothing() {
     on_store(async |db| {
         let (p, g, version) = with_cursor(&db).await;
         let before = read(&db, p).await;
-        let confirm = |version, lease| CursorMove { partition: p, group: g, version, lease, to: None, dead_letter: None };
+        let confirm =
+            |version, lease| CursorMove { partition: p, group: g, version, lease, to: None, dead_letter: None };
         assert_eq!(moved(db.move_one(confirm(version, LeaseMust::Any)).await), (version, 0));
         stale(db.move_one(confirm(version - 1, LeaseMust::Any)).await);
         stale(db.move_one(confirm(version, LeaseMust::Live)).await);

@@ -107,12 +107,9 @@ fn a_partition_met_later_starts_by_the_record() {
 fn without_a_record_the_pop_says_where_to_start_and_queue_mode_is_always_from_the_oldest() {
     on_store(async |db| {
         let (ids, second) = backlog(&db, &["a"]).await;
-        for (name, start, at) in [
-            ("p1", Start::All, -1),
-            ("p2", Start::New, 9),
-            ("p3", Start::At(second), 4),
-            (QUEUE_MODE, Start::New, -1),
-        ] {
+        for (name, start, at) in
+            [("p1", Start::All, -1), ("p2", Start::New, 9), ("p3", Start::At(second), 4), (QUEUE_MODE, Start::New, -1)]
+        {
             let group = db.open("q", name, Contact::Pinned).await.unwrap().group;
             let row = db.seed(group, start, &ids).await[0].unwrap();
             assert_eq!(row.row.committed, Offset(at), "{name}");

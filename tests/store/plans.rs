@@ -146,7 +146,12 @@ async fn judge_all(db: &Db, round: u8) {
         limit: 10,
         newest_first,
     };
-    let open = |queue: &str, group: &str, contact| Call::OpenGroup { tenant, queue: queue.into(), group: group.into(), contact };
+    let open = |queue: &str, group: &str, contact| Call::OpenGroup {
+        tenant,
+        queue: queue.into(),
+        group: group.into(),
+        contact,
+    };
     for (what, ask) in [
         ("provision", Call::Provision { lanes: fresh }),
         ("provision again", Call::Provision { lanes: keys }),

@@ -66,7 +66,9 @@ fn tenants_do_not_share_names() {
         let theirs = lanes(db.call(Call::Provision { lanes: vec![other] }).await)[0].unwrap();
         assert_ne!(mine.queue.id, theirs.queue.id);
         let ids = vec![theirs.partition, mine.partition, PartitionId(1)];
-        let Reply::Found(found) = db.call(Call::FindPartitions { tenant: TenantId::DEFAULT, ids }).await else { panic!() };
+        let Reply::Found(found) = db.call(Call::FindPartitions { tenant: TenantId::DEFAULT, ids }).await else {
+            panic!()
+        };
         assert!(found[0].is_none() && found[2].is_none());
         let found = found[1].as_ref().unwrap();
         assert_eq!((&*found.queue, &*found.partition, found.row), ("q", "a", mine));
@@ -92,7 +94,8 @@ fn finding_makes_nothing() {
 fn callers_that_race_agree_and_never_deadlock() {
     on_store(async |db| {
         for round in 0..20 {
-            let names: Vec<_> = (0..6).flat_map(|q| (0..6).map(move |p| (format!("r{round}q{q}"), format!("p{p}")))).collect();
+            let names: Vec<_> =
+                (0..6).flat_map(|q| (0..6).map(move |p| (format!("r{round}q{q}"), format!("p{p}")))).collect();
             let ask = |reverse: bool| {
                 let mut lanes: Vec<_> = names.iter().map(|(q, p)| lane(q, p)).collect();
                 if reverse {

@@ -6,15 +6,16 @@ use queen_shards::command::{Record, Start};
 use queen_shards::effect::{Call, Contact, KeysRow, LeaseMust, Reply, ScanRow};
 use queen_shards::ids::{Offset, PartitionId, Stamp};
 
-async fn keys(db: &Db, p: PartitionId, span: (i64, i64), since: Option<Stamp>, limit: u32, newest: bool) -> (Vec<(i64, usize)>, bool) {
-    let ask = Call::ReadKeys {
-        partition: p,
-        from: Offset(span.0),
-        to: Offset(span.1),
-        since,
-        limit,
-        newest_first: newest,
-    };
+async fn keys(
+    db: &Db,
+    p: PartitionId,
+    span: (i64, i64),
+    since: Option<Stamp>,
+    limit: u32,
+    newest: bool,
+) -> (Vec<(i64, usize)>, bool) {
+    let ask =
+        Call::ReadKeys { partition: p, from: Offset(span.0), to: Offset(span.1), since, limit, newest_first: newest };
     let Reply::Keys { rows, complete, .. } = db.call(ask).await else { panic!() };
     (rows.iter().map(|KeysRow { base, keys, .. }| (base.0, keys.len() / 16)).collect(), complete)
 }
@@ -26,10 +27,13 @@ async fn ten_rows(db: &Db) -> (PartitionId, Vec<Stamp>) {
     for i in 0..10 {
         stamps.push(db.push(p, 5 * i - 1, 5).await);
     }
-    db.sql("with gone as (delete from queen.segments where base_offset < 20
+    db.sql(
+        "with gone as (delete from queen.segments where base_offset < 20
             returning partition_id, base_offset, count, created_at, keys)
         insert into queen.evidence (partition_id, base_offset, count, created_at, keys) select * from gone;
-        update queen.partitions set log_start = 20").await;
+        update queen.partitions set log_start = 20",
+    )
+    .await;
     (p, stamps)
 }
 
@@ -69,8 +73,11 @@ fn records_are_read_until_enough_and_at_least_one() {
         assert_eq!(read(22, 49, 1, 1000).await, [20]);
         assert_eq!(read(3, 49, 201, 1000).await, [20, 25]);
         assert_eq!(read(3, 4, 1 << 20, 1000).await, [0i64; 0]);
-        let gone = Call::ReadRecords { partition: PartitionId(1), from: Offset(0), to: Offset(9), bytes: 1, messages: 1 };
-        assert!(matches!(db.call(gone).await, Reply::Records { records, log_start: Offset::NONE } if records.is_empty()));
+        let gone =
+            Call::ReadRecords { partition: PartitionId(1), from: Offset(0), to: Offset(9), bytes: 1, messages: 1 };
+        assert!(
+            matches!(db.call(gone).await, Reply::Records { records, log_start: Offset::NONE } if records.is_empty())
+        );
     });
 }
 
@@ -103,7 +110,9 @@ fn a_scan_pages_over_what_a_group_has_left_of_one_shard() {
                 let Reply::Scanned { rows: page, now } = db.call(ask).await else { panic!() };
                 assert!(now <= store::ping(&db.client).await.unwrap());
                 assert!(page.is_sorted_by_key(|row: &ScanRow| row.partition));
-                assert!(page.iter().all(|row| queen_shards::place::owner_of_partition(row.partition, 3) == shard as usize));
+                assert!(
+                    page.iter().all(|row| queen_shards::place::owner_of_partition(row.partition, 3) == shard as usize)
+                );
                 found.extend(page.iter().map(|row| (row.partition, row.cursor.is_some(), row.name.clone())));
                 if page.len() < 5 {
                     break;

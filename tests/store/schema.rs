@@ -143,8 +143,15 @@ fn what_will_not_do_is_refused_in_one_line_and_left_as_it_is() {
     run(async move {
         connect(&foreign).await.batch_execute("create schema queen; create table queen.jobs (id int)").await.unwrap();
         assert!(refusal(store::boot(&foreign, true).await).contains("did not make"));
-        let tables = connect(&foreign).await.query_typed("select count(*) from pg_class
-            where relnamespace = 'queen'::regnamespace", &[]).await.unwrap();
+        let tables = connect(&foreign)
+            .await
+            .query_typed(
+                "select count(*) from pg_class
+            where relnamespace = 'queen'::regnamespace",
+                &[],
+            )
+            .await
+            .unwrap();
         assert_eq!(tables[0].get::<_, i64>(0), 1);
     });
     on_store(async |db| {
@@ -191,7 +198,9 @@ fn commits_are_synchronous_whatever_the_default() {
     on_store(async |db| {
         let p = db.provision("q", &["a"]).await[0].partition;
         db.push(p, -1, 1).await;
-        for (default, inside) in [("off", "on"), ("local", "on"), ("remote_write", "on"), ("remote_apply", "remote_apply")] {
+        for (default, inside) in
+            [("off", "on"), ("local", "on"), ("remote_write", "on"), ("remote_apply", "remote_apply")]
+        {
             let last = db.number("select max(last_offset) from queen.partitions").await;
             db.sql(&format!("set synchronous_commit = {default}; begin")).await;
             db.push(p, last, 1).await;

@@ -142,8 +142,7 @@ impl Db {
     }
 
     pub async fn open(&self, queue: &str, group: &str, contact: Contact) -> Option<GroupRow> {
-        let ask =
-            Call::OpenGroup { tenant: TenantId::DEFAULT, queue: queue.into(), group: group.into(), contact };
+        let ask = Call::OpenGroup { tenant: TenantId::DEFAULT, queue: queue.into(), group: group.into(), contact };
         match self.call(ask).await {
             Reply::Group(row) => row,
             other => panic!("{other:?}"),

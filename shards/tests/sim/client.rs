@@ -60,7 +60,7 @@ impl Shared {
 
     pub fn seed(&mut self, t: u64) -> LeaseSeed {
         self.leases += 1;
-        LeaseSeed { millis: 1_790_000_000_000 + t / 1000, counter: self.leases as u16 & 0x7ff }
+        LeaseSeed { millis: 1_790_000_000_000 + t / 1000, counter: self.leases as u16, wide: false }
     }
 
     /// A message nobody has pushed, or a new attempt at one that somebody has.

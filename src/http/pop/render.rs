@@ -160,6 +160,23 @@ fn push_claim(out: &mut Vec<u8>, claim: &Claim, group: &str, lease: &[u8]) -> Re
     Ok(())
 }
 
+/// Runs `each` on every frame of a record, with its place from 0. For answers that are no pop.
+pub(in crate::http) fn each_frame(
+    partition: PartitionId,
+    record: &Record,
+    mut each: impl FnMut(u32, &Frame<'_>),
+) -> Result<(), Damaged> {
+    let walk = |raw: &[u8]| {
+        let mut n = 0;
+        for frame in Frames::new(raw) {
+            each(n, &frame.map_err(Fault::Frames)?);
+            n += 1;
+        }
+        if n == record.count { Ok(()) } else { Err(Fault::Count) }
+    };
+    with_frames(record, walk).map_err(|why| Damaged { partition, base: record.base, why })
+}
+
 fn push_record(
     out: &mut Vec<u8>,
     record: &Record,

@@ -239,6 +239,8 @@ impl Broker {
     #[track_caller]
     pub fn restart(&self) {
         self.kill();
+        // The kernel takes a killed ring's sockets down on its own time.
+        super::eventually("the port is free", || std::net::TcpListener::bind(("127.0.0.1", self.port)).ok());
         self.launch_again();
         self.wait_ready();
     }

@@ -1,0 +1,73 @@
+//! Bulk replays of dead letters: every second the next rows of each running redrive, at its rate.
+//!
+//!     claim the task > rows of this second > each: key, slot, new id > queen.redrive_row > shards are told
+//!
+//! Holds: a row and its count are one transaction, so a redrive goes on after any crash and moves no row twice.
+
+use super::scheduled;
+use crate::config::Config;
+use crate::core_thread::new_message_id;
+use crate::state::{StateCall, StateFn, StateReply};
+use crate::telemetry::warning_every_30_s;
+use queen_shards::ids::TenantId;
+use queen_shards::key::KeyHasher;
+use queen_shards::place::LaneKey;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// A redrive's rate counts per run.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Redrives served in one run, those that waited longest.
+const SERVED_MAX: u32 = 16;
+/// A run gives up after so long: its lease lasts a minute.
+const RUN_MAX: Duration = Duration::from_secs(20);
+
+/// Moves what running redrives ask for. `call`: runs a state call; `changed`: tells the shards that a queue grew.
+pub async fn redrive(
+    config: Arc<Config>,
+    keys: KeyHasher,
+    call: impl AsyncFn(StateCall) -> StateReply,
+    changed: impl AsyncFn(TenantId, &str),
+) {
+    scheduled("redrive", &config.server_id, PERIOD, &call, async || {
+        let mut grown = BTreeSet::new();
+        let started = Instant::now();
+        let ask = async |tenant, function, args| -> Option<Value> {
+            let reply = call(StateCall { function, tenant, args }).await;
+            let text = reply.inspect_err(|error| warning_every_30_s("dlq", "a redrive step failed", error)).ok()?;
+            serde_json::from_str(&text?).ok()
+        };
+        let next = ask(TenantId::DEFAULT, StateFn::NextRedrives, json!({ "limit": SERVED_MAX })).await;
+        let due = next.unwrap_or_default();
+        for redrive in due.as_array().into_iter().flatten() {
+            let tenant = redrive["tenant"].as_str().and_then(|text| Uuid::parse_str(text).ok());
+            let tenant = TenantId(tenant.unwrap_or_default().as_u128());
+            for row in redrive["rows"].as_array().into_iter().flatten() {
+                if started.elapsed() > RUN_MAX {
+                    break;
+                }
+                let text = |name: &str| row[name].as_str().unwrap_or_default();
+                let lane = LaneKey::new(tenant, text("queue").into(), text("partition").into());
+                let key = keys.key(format!("dlq:{}", text("id")).as_bytes()).0.to_le_bytes();
+                let args = json!({
+                    "redrive": redrive["redrive"], "failedAt": row["failedAt"], "id": row["id"], "queue": row["queue"],
+                    "partition": row["partition"], "slot": lane.slot(), "message": new_message_id(),
+                    "key": key.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
+                });
+                match ask(tenant, StateFn::RedriveRow, args).await {
+                    Some(done) if done["result"] == "stopped" => break,
+                    Some(_) => drop(grown.insert((tenant.0, text("queue").to_owned()))),
+                    // Not counted: it comes again.
+                    None => break,
+                }
+            }
+        }
+        for (tenant, queue) in grown {
+            changed(TenantId(tenant), &queue).await;
+        }
+    })
+    .await
+}

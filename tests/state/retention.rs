@@ -1,0 +1,184 @@
+//! Retention, evidence, clean-up of partitions, the scheduler: data plane 12; operations 6.
+
+use crate::cluster::Db;
+use crate::{cursor, number, queue};
+use serde_json::{Value, json};
+
+/// Steps until nothing is due; messages taken out of the log and segments deleted.
+fn sweep(db: &Db) -> (i64, i64) {
+    db.call("mark_partitions", json!({"limit": 1000}));
+    let (mut messages, mut segments) = (0, 0);
+    for _ in 0..1000 {
+        let done = db.call("retain_step", json!({"limit": 4, "periodMs": 5000}));
+        if done["due"] == false {
+            return (messages, segments);
+        }
+        messages += done["messages"].as_i64().unwrap();
+        segments += done["segments"].as_i64().unwrap();
+        assert!(done["segments"].as_i64().unwrap() <= 4, "steps are bounded");
+    }
+    panic!("always something due");
+}
+
+fn rules(db: &Db, name: &str, options: Value) {
+    db.call("configure", json!({"queue": name, "options": options}));
+    // The next cycle looks at every partition again.
+    db.sql("update queen.retention_queues set rules = ''");
+}
+
+fn starts(db: &Db, name: &str) -> String {
+    db.sql(&format!(
+        "select string_agg(p.log_start::text, ' ' order by p.name) from queen.partitions p
+         join queen.queues q on q.id = p.queue_id where q.name = '{name}'"
+    ))
+}
+
+/// `queue` stores ten messages at 90, 80, ... 0 seconds ago in every partition.
+#[test]
+fn age_takes_whole_segments_from_the_front_read_or_not() {
+    let db = Db::new();
+    queue(&db, "q", 2, 10);
+    queue(&db, "kept", 1, 10);
+    cursor(&db, "q", "p0", "g", 1, Some(("01990a12-4410-7bbb-9bbb-0000000000f1", 5, 60.0)));
+    rules(&db, "q", json!({"retentionSeconds": 45}));
+    assert_eq!(sweep(&db), (0, 0), "retentionEnabled is off");
+    rules(&db, "q", json!({"retentionEnabled": true}));
+    assert_eq!(sweep(&db), (10, 10));
+    assert_eq!((starts(&db, "q"), starts(&db, "kept")), ("5 5".into(), "0".into()));
+    assert_eq!(db.sql("select min(base_offset) || ' ' || count(*) from queen.segments s join queen.partitions p on p.id = s.partition_id where p.log_start > 0"), "5 10");
+    assert_eq!(db.sql("select sum(messages) || min(rule) from queen.retention_audit"), "10retention");
+    assert_eq!(sweep(&db), (0, 0));
+}
+
+#[test]
+fn consumed_messages_wait_for_the_slowest_group() {
+    let db = Db::new();
+    queue(&db, "q", 3, 10);
+    cursor(&db, "q", "p0", "fast", 9, None);
+    cursor(&db, "q", "p0", "slow", 2, None);
+    cursor(&db, "q", "p1", "fast", 9, None);
+    rules(&db, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 45}));
+    sweep(&db);
+    assert_eq!(starts(&db, "q"), "3 5 0", "p2 has no cursor: nothing is consumed there");
+    queue(&db, "r", 1, 10);
+    cursor(&db, "r", "p0", "fast", 9, None);
+    db.sql("insert into queen.groups (queue_id, name, mode) select id, 'later', 'all' from queen.queues where name = 'r'");
+    rules(&db, "r", json!({"retentionEnabled": true, "completedRetentionSeconds": 45}));
+    sweep(&db);
+    assert_eq!(starts(&db, "r"), "0", "a registered group that has not met a partition has consumed nothing of it");
+}
+
+#[test]
+fn eviction_needs_no_switch_and_the_furthest_boundary_wins() {
+    let db = Db::new();
+    queue(&db, "q", 1, 10);
+    rules(&db, "q", json!({"maxWaitTimeSeconds": 75}));
+    assert_eq!(sweep(&db), (2, 2));
+    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 25}));
+    assert_eq!(sweep(&db), (5, 5));
+    assert_eq!(db.sql("select string_agg(distinct rule, ' ' order by rule) from queen.retention_audit"), "max_wait_time_eviction retention");
+    rules(&db, "q", json!({"retentionSeconds": 1, "retentionSinkHold": "s", "retentionSinkHoldMaxSeconds": 3600}));
+    assert_eq!(sweep(&db), (0, 0), "held for a sink");
+}
+
+#[test]
+fn log_start_moves_first_and_what_lies_below_is_deleted_without_the_partition() {
+    let db = Db::new();
+    queue(&db, "q", 1, 10);
+    let id = number(&db, "q", "p0");
+    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 45}));
+    db.call("mark_partitions", json!({"limit": 10}));
+    let step = || db.call("retain_step", json!({"limit": 100, "periodMs": 5000}));
+    assert_eq!(step(), json!({"due": true, "messages": 5, "segments": 0}));
+    assert_eq!((starts(&db, "q"), db.sql("select count(*) from queen.segments")), ("5".into(), "10".into()));
+    // Somebody holds the partition, as a push does.
+    let held = db.start(&format!("begin; select 1 from queen.partitions where id = {id} for no key update; select pg_sleep(600)"));
+    db.until("the lock", "select exists (select 1 from pg_stat_activity where query like '%pg_sleep%' and state = 'active' and pid <> pg_backend_pid())");
+    assert_eq!(step()["segments"], 5);
+    db.sql("update queen.retention_marks set look_at = now()");
+    assert_eq!(step(), json!({"due": true, "messages": 0, "segments": 0}), "skipped, not waited for");
+    db.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep%' and pid <> pg_backend_pid()");
+    let _ = held.wait_with_output();
+}
+
+#[test]
+fn keys_outlive_their_segments_until_their_clock_has_passed() {
+    let db = Db::new();
+    queue(&db, "q", 1, 10);
+    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 45, "dedupWindowSeconds": 3600}));
+    sweep(&db);
+    assert_eq!(db.sql("select count(*) || ' ' || min(base_offset) from queen.evidence"), "5 0");
+    let forget = || db.call("forget_evidence", json!({"limit": 3}));
+    assert_eq!(forget(), json!({"due": false, "rows": 0}));
+    db.sql("update queen.evidence set created_at = created_at - interval '1 hour'; update queen.evidence_marks set look_at = now()");
+    assert_eq!((forget(), forget(), forget()), (json!({"due": true, "rows": 3}), json!({"due": true, "rows": 2}), json!({"due": false, "rows": 0})));
+    assert_eq!(db.sql("select count(*) from queen.evidence_marks"), "0");
+}
+
+/// A sweep with nothing due reads no partition, however many there are. Source: operations 6.3; issue 3, item 5.
+#[test]
+fn a_sweep_costs_what_is_due_not_what_exists() {
+    let db = Db::new();
+    queue(&db, "q", 20_000, 1);
+    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 3600}));
+    for _ in 0..30 {
+        db.call("mark_partitions", json!({"limit": 1000}));
+    }
+    assert_eq!(db.sql("select count(*) from queen.retention_marks"), "20000");
+    db.sql("update queen.retention_marks set look_at = now() + interval '1 hour'; analyze queen.retention_marks");
+    let reads = |call: &str| -> i64 {
+        let text = db.sql(&format!("explain (analyze, buffers, format json) select queen.{call}"));
+        let plan: Value = serde_json::from_str(&text).unwrap();
+        plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap() + plan[0]["Plan"]["Shared Read Blocks"].as_i64().unwrap()
+    };
+    let tenant = "00000000-0000-0000-0000-000000000001";
+    reads(&format!("retain_step('{tenant}', '{{\"limit\":1000,\"periodMs\":5000}}')"));
+    let blocks = reads(&format!("retain_step('{tenant}', '{{\"limit\":1000,\"periodMs\":5000}}')"));
+    assert!(blocks < 600, "{blocks} blocks read by a step with nothing due, planning included");
+}
+
+#[test]
+fn clean_up_spares_what_may_still_be_wanted() {
+    let db = Db::new();
+    queue(&db, "q", 6, 1);
+    cursor(&db, "q", "p2", "g", 0, Some(("01990a12-4410-7bbb-9bbb-0000000000f1", 0, 60.0)));
+    cursor(&db, "q", "p3", "g", 0, None);
+    db.sql("update queen.partitions set created_at = 'epoch', last_created_at = 'epoch', log_start = 1 where name <> 'p0';
+        delete from queen.segments where base_offset < (select log_start from queen.partitions where id = partition_id);
+        update queen.partitions set last_created_at = now() where name = 'p4';
+        insert into queen.dead_letters (queue_id, partition_id, group_name, message_offset, message_id, transaction_id, payload, encrypted, error, retry_count)
+        select queue_id, id, 'g', 0, gen_random_uuid(), 'k', '1', false, 'e', 0 from queen.partitions where name = 'p1'");
+    let args = json!({"days": 30, "slice": 4, "limit": 10});
+    let mut removed = 0;
+    for _ in 0..3 {
+        removed += db.call("cleanup_partitions", args.clone())["removed"].as_i64().unwrap();
+    }
+    assert_eq!(removed, 2);
+    assert_eq!(db.sql("select string_agg(name, ' ' order by name) from queen.partitions"), "p0 p1 p2 p4", "stored, dead letter, lease, written lately");
+    assert_eq!(db.sql("select count(*) || ' ' || min(rule) || ' ' || sum(messages) from queen.retention_audit"), "2 __partition_deleted__ 0");
+    assert_eq!(db.sql("select count(*) from queen.dead_partitions"), "2");
+}
+
+#[test]
+fn a_task_runs_once_per_period_and_the_operator_may_pause_it() {
+    let db = Db::new();
+    let claim = |holder: &str| db.call("claim_task", json!({"task": "retention", "holder": holder, "periodMs": 60000}))["fence"].as_i64();
+    assert_eq!((claim("a"), claim("b")), (Some(1), None));
+    db.call("release_task", json!({"task": "retention", "fence": 9}));
+    assert_eq!(claim("b"), None, "not its lease");
+    db.call("release_task", json!({"task": "retention", "fence": 1}));
+    db.sql("update queen.maintenance_leases set next_due_at = now() - interval '10 minutes'");
+    assert_eq!(claim("b"), Some(2));
+    db.call("release_task", json!({"task": "retention", "fence": 2}));
+    assert_eq!(db.sql("select next_due_at <= now() from queen.maintenance_leases"), "t");
+    assert_eq!(claim("a"), Some(3), "an overrun is one run, not ten");
+    db.call("release_task", json!({"task": "retention", "fence": 3}));
+    assert_eq!(claim("a"), None, "not due for a minute");
+    let sooner = json!({"task": "retention", "holder": "a", "periodMs": 1});
+    db.call("claim_task", sooner.clone());
+    assert_eq!(db.sql("select next_due_at < now() + interval '1 second' from queen.maintenance_leases"), "t");
+    db.sql("update queen.maintenance_leases set enabled = false, next_due_at = 'epoch', expires_at = null");
+    assert_eq!(db.call("claim_task", sooner)["fence"], Value::Null);
+    db.sql("update queen.maintenance_leases set enabled = true, expires_at = now() - interval '1 second', holder = 'dead'");
+    assert!(claim("c").is_some(), "a dead holder stalls it for its lease only");
+}
