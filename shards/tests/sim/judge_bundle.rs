@@ -5,7 +5,7 @@ use crate::explain::Candidate;
 use crate::ledger::{Moment, WrittenSegment};
 use crate::oracle::{Ask, At, Oracle};
 use crate::rng::Rng;
-use crate::store::{POISON, Segment, Store};
+use crate::store::{POISON, Planted, Segment, Store};
 use queen_shards::bundle::{Bundle, BundleDecision, BundleLane, BundleOutcome, BundleVerdict, LaneDecision, MoveDecision};
 use queen_shards::command::Codec;
 use queen_shards::effect::{CursorMove, CursorOutcome, LeaseMust, StoreError, key_at};
@@ -113,6 +113,9 @@ impl Store {
             };
             self.segments.insert((*partition, *base), segment);
         }
+        if self.strikes(rng, Planted::HalfBundle, 300) {
+            return;
+        }
         let busy = std::mem::take(&mut self.busy);
         for (one, decided) in bundle.moves.iter().zip(&mut decision.moves) {
             let applied = self.moves(now, rng, std::slice::from_ref(one)).moves.remove(0);
@@ -209,9 +212,19 @@ impl Oracle {
         }
     }
 
+    /// Whether no bundle that moves this cursor was unanswered at or after `t`: until then its owner may not have heard.
+    pub fn settled(&self, partition: PartitionId, group: GroupId, t: u64) -> bool {
+        let open = self.by_slot.values().any(|index| match &self.asks[*index].ask {
+            Ask::Bundle(sent) => sent.moves.iter().any(|one| (one.0, one.1) == (partition, group)),
+            _ => false,
+        });
+        !open && self.bundle_ends.get(&(partition, group)).is_none_or(|end| *end < t)
+    }
+
     /// C10.
     pub fn judge_bundle(&mut self, now: Moment, index: usize, verdict: &BundleVerdict) {
         let Ask::Bundle(sent) = &self.asks[index].ask else { unreachable!() };
+        self.bundle_ends.extend(sent.moves.iter().map(|one| ((one.0, one.1), now.t)));
         let ids = || sent.drafts.iter().flat_map(|draft| &draft.ids);
         let there = |id| self.pushed[id].written.is_some();
         let moved = |one| self.bundle_moves.contains(one);

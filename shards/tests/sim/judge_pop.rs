@@ -148,6 +148,9 @@ impl Oracle {
             if !wanted || start > part.answered_before(sent) || start > store.partitions[id].last_offset {
                 continue;
             }
+            if !self.settled(*id, *group, began.t) {
+                continue;
+            }
             let still = track.past.last().is_none_or(|(until, _)| *until < began.t);
             // A broker reckons the end of a lease it has read of from the receipt.
             let over = queen_shards::ids::Stamp(track.row.expires.0 + self.stale_us);

@@ -115,6 +115,8 @@ pub struct Oracle {
     pub bundling: BTreeSet<At>,
     /// Versions that cursors were moved from by bundles.
     pub bundle_moves: BTreeSet<(PartitionId, GroupId, i64)>,
+    /// When a bundle that moves a cursor was last answered.
+    pub bundle_ends: BTreeMap<(PartitionId, GroupId), u64>,
     pub verbose: bool,
 }
 
@@ -143,6 +145,7 @@ impl Oracle {
             prepared: VecDeque::new(),
             bundling: BTreeSet::new(),
             bundle_moves: BTreeSet::new(),
+            bundle_ends: BTreeMap::new(),
             verbose: false,
         }
     }

@@ -45,6 +45,8 @@ pub enum Planted {
     LoseWake,
     /// A store answer is handed to the engine twice in the place of another: a lane's outcome as its neighbour's.
     ShiftedOutcome,
+    /// Of a bundle the pushes are written and the cursors are not moved.
+    HalfBundle,
     /// Retention forgets the keys of what it deletes.
     LoseEvidence,
     /// Rows of sealed runs come back empty.
@@ -65,6 +67,7 @@ pub const PLANTED: &[Planted] = &[
     Planted::TwoVerdicts,
     Planted::LoseWake,
     Planted::ShiftedOutcome,
+    Planted::HalfBundle,
     Planted::LoseEvidence,
     Planted::EmptyRunRow,
 ];

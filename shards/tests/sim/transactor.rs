@@ -63,6 +63,7 @@ impl Transactor {
             }
             Input::Verdict(slot, Verdict::Prepared(prepared)) => self.prepared(ctx, slot, prepared),
             Input::Verdict(_, Verdict::Bundle(verdict)) => self.decided(ctx, verdict),
+            Input::Verdict(_, Verdict::Ack(_)) => {}
             Input::Verdict(_, verdict) => unreachable!("{verdict:?} for a transaction"),
             Input::Reset => self.rest(ctx),
             Input::Heal => self.healed = true,
@@ -212,6 +213,14 @@ impl Transactor {
     }
 
     fn commit(&mut self, ctx: &mut Ctx, work: Work, bundle: Bundle, confirms: bool) {
+        // Somebody acknowledges the same messages at the same time.
+        for set in work.sets.iter().filter(|_| !confirms) {
+            if ctx.rng.chance(60) {
+                let slot = ctx.shared.slot(self.home);
+                let owner = owner_of_partition(set.partition, self.home.shards);
+                ctx.send(owner, slot, Command::Ack { sets: vec![set.clone()] });
+            }
+        }
         let slot = ctx.shared.slot(self.home);
         ctx.send(self.home.conn, slot, Command::Bundle(bundle));
         self.state = State::Committing(work, confirms);
