@@ -118,3 +118,37 @@ fn dead_letters_of_one_message() {
     assert_eq!((bad.status, bad.json()["success"].as_bool()), (400, Some(false)), "the body comes first");
     assert_eq!(b.send("POST", "/api/v1/dlq/nonsense/replay", None).json()["dlqId"], "nonsense");
 }
+
+/// R06: a failure whose text PostgreSQL cannot store is counted and filed all the same, with a cleaned text.
+#[test]
+fn r06_a_failure_that_cannot_be_written_down_is_counted() {
+    let b = two_shards();
+    for (path, single) in [("/api/v1/ack", true), ("/api/v1/ack/batch", false)] {
+        let q = unique("r06");
+        b.configure(&q, json!({"retryLimit": 2}));
+        b.push_n(&q, "p", "m", 3);
+        let errors = [r"boom\u0000tail", r"half \ud800 pair", r"boom\u0000tail"];
+        let mut last = Value::Null;
+        for error in errors {
+            let pop = b.pop(&q, "subscriptionMode=all&batch=1");
+            let m = &pop.messages[0];
+            assert_eq!(m.transaction_id, "m0");
+            let item = format!(
+                r#"{{"transactionId":"m0","partitionId":"{}","leaseId":"{}","status":"failed","error":"{error}"}}"#,
+                m.partition_id, m.lease_id
+            );
+            let body = if single { item } else { format!(r#"{{"acknowledgments":[{item}]}}"#) };
+            let answer = b.send("POST", path, Some(body.as_bytes()));
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            last = if single { answer.json() } else { answer.json()[0].clone() };
+            assert_eq!(last["success"], true, "{last}");
+        }
+        assert_eq!(last["dlq"], true, "{last}");
+        let page = letters(b, &format!("queue={q}"));
+        let row = &page["messages"][0];
+        assert_eq!((&page["total"], &row["data"], &row["transactionId"]), (&json!(1), &json!({"k": "m0"}), &json!("m0")));
+        let reason = row["errorMessage"].as_str().expect("a text");
+        assert!(reason.starts_with("boom") && reason.ends_with("tail") && !reason.contains('\0'), "{reason:?}");
+        assert_eq!(b.drain(&q, "subscriptionMode=all&batch=1", "").len(), 2, "the others are delivered");
+    }
+}
