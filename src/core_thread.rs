@@ -6,6 +6,7 @@
 //! Holds: the engine is entered by one task only; no borrow lives across an await; what must cross a core goes by mail.
 
 use crate::config::Config;
+use crate::gate::Gate;
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
@@ -28,6 +29,8 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Bodies parsed between two turns: some milliseconds of work, about what the store needs for its commit.
+const TURN_BYTES: usize = 512 << 10;
 /// Mail taken from the mailbox before other tasks run.
 const MAIL_BATCH: usize = 256;
 /// Longest the store may take for a sealed run: 25 MB, at a moment's notice from nobody.
@@ -62,6 +65,7 @@ pub struct Core {
     slots: Slots<Answer>,
     inbox: RefCell<Vec<Event>>,
     turn: Bell,
+    gate: Gate,
     alarm: Bell,
     deadline: Cell<Option<Micros>>,
     store: OnceCell<Rc<Connections>>,
@@ -93,6 +97,7 @@ impl Core {
                 }),
                 inbox: RefCell::default(),
                 turn: Bell::default(),
+                gate: Gate::new(TURN_BYTES),
                 alarm: Bell::default(),
                 deadline: Cell::new(None),
                 store: OnceCell::new(),
@@ -173,6 +178,14 @@ impl Core {
         let counter = self.leases.get().wrapping_add(1);
         self.leases.set(counter);
         LeaseSeed { millis: unix_millis(), counter, wide: false }
+    }
+
+    /// Waits until a body of `bytes` may be parsed: at most so much between two turns of the engine.
+    pub async fn pass(&self, bytes: usize) {
+        if self.gate.is_shut() {
+            self.turn.ring();
+        }
+        self.gate.pass(bytes).await
     }
 
     /// Sends a command to a shard (this one or another) and waits for its verdict.
@@ -373,6 +386,13 @@ impl Core {
             if self.deadline.replace(deadline) != deadline {
                 self.alarm.ring();
             }
+            if self.gate.is_waited_for() {
+                // The commit goes to the store before more is parsed: its task, then its connection's.
+                rt::yield_now().await;
+                rt::yield_now().await;
+                self.turn.ring();
+            }
+            self.gate.open();
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
         }

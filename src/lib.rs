@@ -5,6 +5,7 @@ pub mod conn;
 pub mod control;
 pub mod core_thread;
 pub mod embedded;
+pub mod gate;
 pub mod http;
 pub mod hub;
 pub mod jobs;

@@ -20,6 +20,7 @@ use std::rc::Rc;
 
 /// Answers `POST /api/v1/push`. Source: data plane 3.
 pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
+    core.pass(request.body.len()).await;
     let parsed = match parse::parse(&request.body) {
         Ok(parsed) => parsed,
         Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
