@@ -28,6 +28,32 @@ CREATE TABLE queen.queues (
     retention_sink_hold_max_seconds integer DEFAULT 604800 NOT NULL
 );
 
+CREATE TABLE queen.redrives (
+    id uuid DEFAULT gen_random_uuid() NOT NULL,
+    tenant_id uuid NOT NULL,
+    queue text NOT NULL COLLATE pg_catalog."C",
+    group_name text COLLATE pg_catalog."C",
+    error text,
+    failed_from timestamp with time zone NOT NULL,
+    failed_to timestamp with time zone NOT NULL,
+    to_queue text COLLATE pg_catalog."C",
+    to_partition text COLLATE pg_catalog."C",
+    rate integer NOT NULL,
+    dry_run boolean NOT NULL,
+    state text NOT NULL,
+    matched bigint NOT NULL,
+    moved bigint DEFAULT 0 NOT NULL,
+    duplicate bigint DEFAULT 0 NOT NULL,
+    gone bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
+    last_error text,
+    after_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    after_id uuid DEFAULT 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    finished_at timestamp with time zone
+);
+
 CREATE SEQUENCE queen.versions
     START WITH 1
     INCREMENT BY 1
@@ -283,6 +309,9 @@ ALTER TABLE ONLY queen.queues
 
 ALTER TABLE ONLY queen.queues
     ADD CONSTRAINT queues_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.redrives
+    ADD CONSTRAINT redrives_pk PRIMARY KEY (id);
 
 ALTER TABLE ONLY queen.retention_audit
     ADD CONSTRAINT retention_audit_pk PRIMARY KEY (id);

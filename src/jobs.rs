@@ -37,16 +37,28 @@ async fn scheduled(
     call: &impl AsyncFn(StateCall) -> StateReply,
     mut work: impl AsyncFnMut(),
 ) {
+    loop {
+        rt::sleep((period / 10).max(POLL_MIN)).await;
+        run_if_due(task, holder, period, call, &mut work).await;
+    }
+}
+
+/// One look of [`scheduled`].
+async fn run_if_due(
+    task: &'static str,
+    holder: &str,
+    period: Duration,
+    call: &impl AsyncFn(StateCall) -> StateReply,
+    work: &mut impl AsyncFnMut(),
+) {
     let ask = async |function, args| {
         let reply = call(StateCall { function, tenant: TenantId::DEFAULT, args }).await;
         let text = reply.inspect_err(|error| warning_every_30_s("jobs", "a task was not scheduled", error)).ok()?;
         serde_json::from_str::<Value>(&text?).ok()
     };
-    loop {
-        rt::sleep((period / 10).max(POLL_MIN)).await;
-        let args = json!({"task": task, "holder": holder, "periodMs": period.as_millis() as u64});
-        let claim = ask(StateFn::ClaimTask, args).await;
-        let Some(fence) = claim.and_then(|claim| claim["fence"].as_i64()) else { continue };
+    let args = json!({"task": task, "holder": holder, "periodMs": period.as_millis() as u64});
+    let claim = ask(StateFn::ClaimTask, args).await;
+    if let Some(fence) = claim.and_then(|claim| claim["fence"].as_i64()) {
         work().await;
         ask(StateFn::ReleaseTask, json!({"task": task, "fence": fence})).await;
     }

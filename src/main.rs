@@ -11,7 +11,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A port that is in use for longer is in use.
+const PORT_WAIT: Duration = Duration::from_secs(2);
+const PORT_PAUSE: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
     let started = Instant::now();
@@ -38,7 +42,7 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     panic_hook();
     config.boot_lines.iter().for_each(|line| line.log());
     let address = address(&config).map_err(one)?;
-    rt::port_is_free(address).map_err(|error| one(busy(address, &error)))?;
+    wait_for_port(address).map_err(|error| one(busy(address, &error)))?;
     let embedded = match config.postgres {
         Postgres::Embedded => Some(Embedded::prepare(&config.data_dir).map_err(|error| one(error.to_string()))?),
         Postgres::Server(_) => None,
@@ -60,6 +64,19 @@ fn address(config: &Config) -> Result<SocketAddr, String> {
     let listen = config.listen();
     let found = listen.to_socket_addrs().ok().and_then(|mut all| all.next());
     found.ok_or_else(|| format!("QUEEN_BIND_ADDR: no address for {listen}; use an IP of this machine, or 0.0.0.0"))
+}
+
+/// The listener of a broker that was just killed goes with its ring, and the kernel takes its time with that.
+fn wait_for_port(address: SocketAddr) -> std::io::Result<()> {
+    let began = Instant::now();
+    loop {
+        match rt::port_is_free(address) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && began.elapsed() < PORT_WAIT => {
+                std::thread::sleep(PORT_PAUSE);
+            }
+            other => return other.map(|_| ()),
+        }
+    }
 }
 
 fn busy(address: SocketAddr, error: &std::io::Error) -> String {

@@ -40,6 +40,7 @@ pub enum StateFn {
     GetRedrive,
     CancelRedrive,
     /// `jobs/redrive.rs`
+    AnyRedrive,
     NextRedrives,
     RedriveRow,
     /// `http/messages.rs`
@@ -134,6 +135,7 @@ impl StateFn {
             StateFn::StartRedrive => "start_redrive",
             StateFn::GetRedrive => "get_redrive",
             StateFn::CancelRedrive => "cancel_redrive",
+            StateFn::AnyRedrive => "any_redrive",
             StateFn::NextRedrives => "next_redrives",
             StateFn::RedriveRow => "redrive_row",
             StateFn::ListMessages => "list_messages",

@@ -20,6 +20,17 @@ begin
     select v_task, v_period
     where not exists (select 1 from queen.maintenance_leases as m where m.task = v_task)
     on conflict on constraint maintenance_leases_pk do nothing;
+    -- Nothing to do, as most polls find: no lock, no write.
+    v_now := clock_timestamp();
+    if exists (
+        select 1
+        from queen.maintenance_leases as m
+        where m.task = v_task
+            and m.period_ms = v_period
+            and (not m.enabled or v_now < m.next_due_at or v_now < m.expires_at)
+    ) then
+        return json_build_object('fence', null);
+    end if;
     select * into v_row from queen.maintenance_leases as m where m.task = v_task for update skip locked;
     if not found then
         return json_build_object('fence', null);

@@ -4,8 +4,8 @@
 --        into at most, those written last); bytes integer (stored bodies on the page; the row that goes beyond ends it,
 --        but the first always comes).
 -- Out    {"rows":[...],"segments":[...],"queueMode":bool,"groups":n}. Bodies are hex, in segments.
--- Locks  none. Cost: the tenant's partitions (no message); then, of each that may be on the page, segments in the span
---        down to the newest stamp above which enough messages must lie. Bodies of the page only.
+-- Locks  none. Cost: the tenant's partitions (no message); then, of each that may be on the page, a few segments, and
+--        those down to the stamp above which enough messages lie. Bodies of the page only.
 -- Caller src/http/messages.rs. Source: data plane 9.1.
 create or replace function queen.list_messages(p_tenant uuid, p_args jsonb)
 returns json
@@ -41,17 +41,31 @@ begin
             limit (p_args ->> 'partitions')::integer
         ),
         -- Each partition has a message at its newest stamp: so many of them at or above this one are enough.
+        likely as materialized (
+            select c.*, count(*) over () as n
+            from candidate as c
+            where c.last_created_at >= coalesce((
+                select f.last_created_at
+                from candidate as f
+                where f.place = v_want and v_to > (select max(x.last_created_at) from candidate as x)
+            ), v_from)
+        ),
+        -- The newest few of each: enough of them lie at or above the stamp at which their sum reaches what is wanted.
         floor as (
-            select greatest(v_from, coalesce((
-                select c.last_created_at
-                from candidate as c
-                where c.place = v_want and v_to > (select max(n.last_created_at) from candidate as n)
-            ), v_from)) as stamp
+            select coalesce(max(r.created_at) filter (where r.reached >= v_want), v_from) as stamp
+            from (
+                select m.created_at, sum(m.count) over (order by m.created_at desc) as reached
+                from likely as l
+                cross join lateral queen.recent_segments(
+                    l.id, l.log_start, l.last_offset, v_from, v_to, l.last_created_at >= v_to,
+                    greatest(1, (2 * v_want / l.n)::integer)
+                ) as m
+            ) as r
         ),
         picked as materialized (
             select c.id, m.base_offset, m.created_at, m.base_offset + i as at, i
             from floor as f
-            cross join candidate as c
+            cross join likely as c
             cross join lateral queen.recent_segments(
                 c.id, c.log_start, c.last_offset, f.stamp, v_to, c.last_created_at >= v_to, v_want
             ) as m
@@ -86,7 +100,10 @@ begin
             select f.id, f.base_offset, f.place, s.count, s.codec, s.frame_flags, s.raw_len, s.body,
                 sum(octet_length(s.body)) over (order by f.place) as bytes
             from first_seen as f
-            join queen.segments as s on s.partition_id = f.id and s.base_offset = f.base_offset
+            -- Row by row through the index, however small the table is.
+            cross join lateral (
+                select * from queen.segments as s where s.partition_id = f.id and s.base_offset = f.base_offset offset 0
+            ) as s
         ),
         given as (
             select * from body as b where b.place = 1 or b.bytes <= (p_args ->> 'bytes')::bigint

@@ -16,6 +16,7 @@ use crate::limits::{
     PROVISION_MAX, REREAD_WAIT_US, WINDOW_MARGIN_US,
 };
 use crate::repack::{self, Packed};
+use crate::seal::Hit;
 use crate::sealed::Sealed;
 use crate::shard::{Shard, Timer};
 use crate::slab::Ref;
@@ -140,14 +141,26 @@ impl Shard {
                     match row {
                         Some(row) => self.know_lane(at, row),
                         None => {
-                            // Its queue was deleted meanwhile; a bundle makes both again.
+                            // Its queue was deleted meanwhile: a bundle makes both again, so do the drafts.
                             self.miss_preparing(at);
-                            self.fail_drafts(at);
+                            self.provision_again(at);
                         }
                     }
                 }
             }
             Err(_) => lanes.into_iter().for_each(|at| self.fail_drafts(at)),
+        }
+    }
+
+    fn provision_again(&mut self, at: Ref) {
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        lane.state = LaneState::Unknown;
+        self.expire_drafts(at);
+        let lane = &self.lanes[at];
+        if lane.drafts.is_empty() && lane.cursors.is_empty() {
+            self.lanes.remove(at);
+        } else {
+            self.prepare(at);
         }
     }
 
@@ -371,12 +384,17 @@ impl Shard {
             if let Some(floor) = floor
                 && !draft.all_minted
             {
-                let mut sealed = waiting.probe.as_ref().filter(|_| sealed).map_or(&[][..], |p| &p.hits).iter().peekable();
+                let mut sealed: &[Hit] = waiting.probe.as_ref().filter(|_| sealed).map_or(&[], |probe| &probe.hits);
                 for i in 0..draft.count {
                     let key = key_at(&draft.keys, i as usize);
                     // What is sealed is lower than what the window holds.
-                    let hit = sealed.next_if(|hit| hit.index == i).map(|hit| hit.offset);
-                    let hit = hit.or_else(|| lane.window.probe(key, floor)).or_else(|| close_keys.get(&key).copied());
+                    let hit = match sealed.split_first() {
+                        Some((hit, further)) if hit.index == i => {
+                            sealed = further;
+                            Some(hit.offset)
+                        }
+                        _ => lane.window.probe(key, floor).or_else(|| close_keys.get(&key).copied()),
+                    };
                     if let Some(offset) = hit {
                         duplicates.push(Duplicate { index: i, offset, id: None });
                     }

@@ -540,7 +540,7 @@ impl Shard {
         };
         let claim = Claim { partition, group: group_id, name, start, end, attempt, records };
         let op = Op::Claim { job: at, claim, lease };
-        self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, cursor_move, op });
+        self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, busy: 0, cursor_move, op });
     }
 
     // ---- seeding

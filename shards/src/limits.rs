@@ -27,6 +27,8 @@ pub const KEYS_PAGE: u32 = 65536;
 pub const BUSY_TRIES: u8 = 3;
 /// That wait, in microseconds.
 pub const BUSY_WAIT_US: u64 = 5_000;
+/// Times a move of a cursor may meet a locked row before it gives up: 5 s of [`BUSY_WAIT_US`].
+pub const BUSY_MOVES_MAX: u16 = 1000;
 /// Times one operation on a cursor may meet a changed row before it gives up: each time somebody else moved it.
 pub const STALE_TRIES: u8 = 16;
 /// A draft that could not be committed for so long is answered `failed`. Source: QUEEN_PUSH_COMMIT_TIMEOUT_MS.
@@ -46,6 +48,9 @@ pub const WINDOW_IDLE_US: u64 = 2_000_000;
 pub const SWEEP_STEP: usize = 256;
 /// Keys a window must have to be sealed: below, the run's row and its statement cost more than the memory is worth.
 pub const SEAL_KEYS_MIN: usize = 16384;
+/// A window is sealed when it has at least one in so many of the keys that its lane's runs have: filters take 2.3 bytes
+/// a key, a window 23.
+pub const SEAL_SHARE: usize = 8;
 /// After a run could not be stored, the next one is tried so much later.
 pub const SEAL_RETRY_US: u64 = 5_000_000;
 /// Bytes of sealed runs in one page of a load: about four million keys, decoded in a few milliseconds.

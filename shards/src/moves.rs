@@ -8,8 +8,8 @@ use crate::command::{AckOutcome, Claim, Record};
 use crate::effect::{CursorMove, CursorOutcome, CursorTo, Effect, LeaseMust, LeaseTo, MoveOutcome, StoreError};
 use crate::ids::{CommitId, GroupId, LeaseId, Micros, Offset, PartitionId};
 use crate::lane::{Memo, Ticket};
-use crate::limits::{COMMIT_MOVES_MAX, STALE_TRIES};
-use crate::shard::Shard;
+use crate::limits::{BUSY_MOVES_MAX, BUSY_TRIES, BUSY_WAIT_US, COMMIT_MOVES_MAX, STALE_TRIES};
+use crate::shard::{Shard, Timer};
 use crate::slab::Ref;
 use std::collections::VecDeque;
 
@@ -26,7 +26,10 @@ pub(crate) enum Op {
 pub(crate) struct QueuedMove {
     pub lane: Ref,
     pub group: Ref,
+    /// Times it met a changed row.
     pub tries: u8,
+    /// Times it met a locked row.
+    pub busy: u16,
     pub cursor_move: CursorMove,
     pub op: Op,
 }
@@ -34,6 +37,8 @@ pub(crate) struct QueuedMove {
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     waiting: VecDeque<QueuedMove>,
+    /// Moves whose row was locked again and again: they wait for [`Timer::Moves`].
+    resting: Vec<QueuedMove>,
     in_flight: Option<(CommitId, Vec<QueuedMove>)>,
 }
 
@@ -98,11 +103,13 @@ impl Shard {
                 self.look_again(queued);
             }
             CursorOutcome::Busy => {
-                queued.tries += 1;
-                if queued.tries < STALE_TRIES {
-                    self.queue_move(queued);
-                } else {
-                    self.give_up(queued);
+                queued.busy += 1;
+                match &queued.op {
+                    _ if queued.busy <= BUSY_TRIES as u16 => self.queue_move(queued),
+                    // A pop has other lanes; this one is offered again later.
+                    Op::Claim { .. } => self.leave_locked(queued),
+                    _ if queued.busy <= BUSY_MOVES_MAX => self.rest(queued),
+                    _ => self.give_up(queued),
                 }
             }
             CursorOutcome::Gone => {
@@ -112,6 +119,32 @@ impl Shard {
                 self.forget_lane(lane);
             }
         }
+    }
+
+    fn leave_locked(&mut self, queued: QueuedMove) {
+        let QueuedMove { lane, group, op, .. } = queued;
+        let Op::Claim { job, claim, .. } = op else { return };
+        let at = self.now.plus(BUSY_WAIT_US);
+        let cursor = self.lanes[lane].cursor_entry(group);
+        if cursor.waiting.is_empty() && !cursor.forget {
+            cursor.busy = false;
+            cursor.timer = Some(at);
+            self.arm(at, Timer::Offer { lane, group });
+        } else {
+            self.free_cursor(lane, group);
+        }
+        self.unclaimed(job, &claim);
+    }
+
+    fn rest(&mut self, queued: QueuedMove) {
+        if self.moves.resting.is_empty() {
+            self.arm(self.now.plus(BUSY_WAIT_US), Timer::Moves);
+        }
+        self.moves.resting.push(queued);
+    }
+
+    pub(crate) fn rested(&mut self) {
+        self.moves.waiting.extend(self.moves.resting.drain(..));
     }
 
     /// The move was written.
@@ -136,14 +169,14 @@ impl Shard {
 
     /// The row was not as remembered: decide again on what it is.
     fn look_again(&mut self, queued: QueuedMove) {
-        let QueuedMove { lane, group, tries, op, cursor_move } = queued;
+        let QueuedMove { lane, group, tries, op, cursor_move, .. } = queued;
         match op {
             Op::Claim { job, claim, .. } => {
                 self.free_cursor(lane, group);
                 self.unclaimed(job, &claim);
             }
             Op::Ack { ticket, .. } if tries < STALE_TRIES => self.decide(ticket, lane, group, tries + 1),
-            Op::Ack { .. } => self.give_up(QueuedMove { lane, group, tries, op, cursor_move }),
+            Op::Ack { .. } => self.give_up(QueuedMove { lane, group, tries, busy: 0, op, cursor_move }),
             Op::GiveBack { job } => self.gave_back(lane, group, job),
         }
     }
@@ -242,7 +275,7 @@ impl Shard {
             to: Some(to),
             dead_letter: None,
         };
-        self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, cursor_move, op: Op::GiveBack { job } });
+        self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, busy: 0, cursor_move, op: Op::GiveBack { job } });
         true
     }
 

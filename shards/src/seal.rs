@@ -13,8 +13,8 @@ use crate::calls::Pending;
 use crate::command::DraftVerdict;
 use crate::effect::{Call, RunRow, StoreError, key_at};
 use crate::ids::{Key, Micros, Offset, Stamp};
-use crate::lane::{LaneState, SINCE_NEVER, WaitingDraft};
-use crate::limits::{DROP_RUNS_MAX, RUN_ROWS_MAX, RUNS_PAGE_BYTES, SEAL_RETRY_US};
+use crate::lane::{Lane, LaneState, SINCE_NEVER, WaitingDraft};
+use crate::limits::{DROP_RUNS_MAX, RUN_ROWS_MAX, RUNS_PAGE_BYTES, SEAL_RETRY_US, SEAL_SHARE};
 use crate::sealed::{self, RUN_KEYS, RowId, Run, RunId, Slice};
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -135,10 +135,10 @@ impl Shard {
         }
         self.seals.looked = 0;
         let Some((_, at)) = self.seals.largest.take() else { return };
-        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
-        if lane.window_since == SINCE_NEVER || lane.window.len() < self.config.seal_keys_min {
+        if !self.lanes.slab.get(at).is_some_and(|lane| self.may_seal(lane)) {
             return;
         }
+        let lane = &mut self.lanes[at];
         lane.window.close();
         // The newer half stays: what is pushed again is mostly young.
         let keys_max = (lane.window.len() / 2).clamp(1, RUN_KEYS);
@@ -147,6 +147,13 @@ impl Shard {
         self.window_bytes += slice.bytes();
         self.seals.number += 1;
         self.seals.running = Some(Sealing { lane: at, bytes: slice.bytes(), step: Step::Copy(slice) });
+    }
+
+    /// Whether a window is worth a run: for a lane that has runs, one that is not small beside them. Each probe asks
+    /// every run, so few of them are worth some memory: with this the window takes about as much as the filters do.
+    pub(crate) fn may_seal(&self, lane: &Lane) -> bool {
+        let beside = lane.runs().map_or(0, |runs| (runs.keys() / SEAL_SHARE).min(2 * RUN_KEYS));
+        lane.window_since != SINCE_NEVER && self.config.seal_keys_min.max(beside) <= lane.window.len()
     }
 
     /// A bounded step of copying or dropping.

@@ -290,6 +290,12 @@ impl Sealed {
         self.runs.back().map(|run| run.last)
     }
 
+    /// About how many keys the runs have.
+    pub fn keys(&self) -> usize {
+        let first = self.runs.front().map_or(0, |run| run.base.0);
+        self.last().map_or(0, |last| (last.0 + 1 - first) as usize)
+    }
+
     /// Heap bytes of the runs.
     pub fn bytes(&self) -> usize {
         self.bytes

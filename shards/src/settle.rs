@@ -370,7 +370,7 @@ impl Shard {
             return self.finish_set(ticket, outcomes, released);
         }
         let op = Op::Ack { ticket, outcomes, released };
-        self.queue_move(QueuedMove { lane, group, tries, cursor_move, op });
+        self.queue_move(QueuedMove { lane, group, tries, busy: 0, cursor_move, op });
     }
 
     fn refuse_set(&mut self, ticket: Ticket, outcome: AckOutcome) {

@@ -15,7 +15,7 @@ use crate::claim::PopJob;
 use crate::command::{Command, Event, PopFrom, Verdict, Watch};
 use crate::effect::{Call, Effect, QueueRow};
 use crate::ids::{CallId, Micros, Slot, Stamp, TenantId};
-use crate::lane::{Lane, LaneState, Lanes, SINCE_NEVER, WaitingDraft};
+use crate::lane::{Lane, LaneState, Lanes, WaitingDraft};
 use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
 use crate::place::LaneKey;
@@ -39,6 +39,8 @@ pub(crate) enum Timer {
     Close { lane: Ref },
     /// A lane of which nothing is known since a commit without an answer is read again.
     Reread { lane: Ref },
+    /// Moves whose rows were locked may try again.
+    Moves,
 }
 
 #[derive(Debug)]
@@ -211,6 +213,7 @@ impl Shard {
                 }
                 Timer::Close { lane } => self.prepare(lane),
                 Timer::Reread { lane } => self.reread(lane),
+                Timer::Moves => self.rested(),
             }
         }
     }
@@ -553,7 +556,7 @@ impl Shard {
                 let idle = lane.drafts.is_empty()
                     && lane.preparing.is_empty()
                     && self.now.since(lane.touched) > WINDOW_IDLE_US;
-                if !idle && lane.window_since != SINCE_NEVER {
+                if !idle && self.may_seal(lane) {
                     self.seals.consider(at, lane.window.len());
                 } else if idle && lane.state == LaneState::Ready && lane.window_bytes() > 0 {
                     self.drop_window(at);

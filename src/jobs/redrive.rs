@@ -4,9 +4,10 @@
 //!
 //! Holds: a row and its count are one transaction, so a redrive goes on after any crash and moves no row twice.
 
-use super::scheduled;
+use super::run_if_due;
 use crate::config::Config;
 use crate::core_thread::new_message_id;
+use crate::rt;
 use crate::state::{StateCall, StateFn, StateReply};
 use crate::telemetry::warning_every_30_s;
 use queen_shards::ids::TenantId;
@@ -32,7 +33,7 @@ pub async fn redrive(
     call: impl AsyncFn(StateCall) -> StateReply,
     changed: impl AsyncFn(TenantId, &str),
 ) {
-    scheduled("redrive", &config.server_id, PERIOD, &call, async || {
+    let mut work = async || {
         let mut grown = BTreeSet::new();
         let started = Instant::now();
         let ask = async |tenant, function, args| -> Option<Value> {
@@ -68,6 +69,13 @@ pub async fn redrive(
         for (tenant, queue) in grown {
             changed(TenantId(tenant), &queue).await;
         }
-    })
-    .await
+    };
+    loop {
+        rt::sleep(PERIOD / 2).await;
+        // Without one, nothing is claimed and nothing written.
+        let any = StateCall { function: StateFn::AnyRedrive, tenant: TenantId::DEFAULT, args: json!({}) };
+        if matches!(call(any).await, Ok(Some(text)) if text == "true") {
+            run_if_due("redrive", &config.server_id, PERIOD, &call, &mut work).await;
+        }
+    }
 }

@@ -87,12 +87,21 @@ fn pages_keep_payloads_as_they_came_and_count_all() {
     assert!(all.contains(r#""data":{"b": 1.0, "a":"\u0041"}"#), "{all}");
     assert_eq!(letters(b, &format!("queue={}", unique("none")))["total"], 0);
     let row = &page["messages"][0];
-    assert_eq!((&row["producerSub"], &row["createdAt"], &row["consumerGroup"]), (&Value::Null, &row["failedAt"], &json!("g")));
+    assert_eq!(
+        (&row["producerSub"], &row["createdAt"], &row["consumerGroup"]),
+        (&Value::Null, &row["failedAt"], &json!("g"))
+    );
 
     let purge = |query: &str| b.send("DELETE", &format!("/api/v1/dlq{query}"), None);
-    assert_eq!((purge("").status, purge("?queue=").json()["error"].as_str().map(str::to_owned)), (400, Some("queue is required".into())));
+    assert_eq!(
+        (purge("").status, purge("?queue=").json()["error"].as_str().map(str::to_owned)),
+        (400, Some("queue is required".into()))
+    );
     assert_eq!(purge(&format!("?queue={q}&consumerGroup=other")).json()["deleted"], 0);
-    assert_eq!(purge(&format!("?queue={q}")).json(), json!({"success": true, "deleted": 4, "queue": q, "consumerGroup": null}));
+    assert_eq!(
+        purge(&format!("?queue={q}")).json(),
+        json!({"success": true, "deleted": 4, "queue": q, "consumerGroup": null})
+    );
 }
 
 #[test]
@@ -104,9 +113,16 @@ fn dead_letters_of_one_message() {
     let partition = row["partitionId"].as_str().expect("an id").to_owned();
     let path = |p: &str, t: &str| format!("/api/v1/messages/{p}/{t}");
     let retried = b.send("POST", &format!("{}/retry", path(&partition, "m0")), None).json();
-    assert_eq!((&retried["result"], &retried["consumerGroup"]), (&json!("moved"), &json!("h")), "the newest row: {retried}");
+    assert_eq!(
+        (&retried["result"], &retried["consumerGroup"]),
+        (&json!("moved"), &json!("h")),
+        "the newest row: {retried}"
+    );
     let deleted = b.send("DELETE", &path(&partition, "m0"), None);
-    assert_eq!(deleted.json(), json!({"success": true, "partitionId": partition, "transactionId": "m0", "message": "Message deleted successfully"}));
+    assert_eq!(
+        deleted.json(),
+        json!({"success": true, "partitionId": partition, "transactionId": "m0", "message": "Message deleted successfully"})
+    );
     for (p, t) in [(partition.as_str(), "m0"), (&partition, "never"), ("nonsense", "m1"), ("-5", "m1")] {
         for answer in [b.send("DELETE", &path(p, t), None), b.send("POST", &format!("{}/retry", path(p, t)), None)] {
             assert_eq!((answer.status, answer.error().as_str()), (404, "Message not found"), "{p}/{t}");
@@ -117,4 +133,41 @@ fn dead_letters_of_one_message() {
     let bad = b.send("POST", "/api/v1/dlq/nonsense/replay", Some(b"null"));
     assert_eq!((bad.status, bad.json()["success"].as_bool()), (400, Some(false)), "the body comes first");
     assert_eq!(b.send("POST", "/api/v1/dlq/nonsense/replay", None).json()["dlqId"], "nonsense");
+}
+
+/// R06: a failure whose text PostgreSQL cannot store is counted and filed all the same, with a cleaned text.
+#[test]
+fn r06_a_failure_that_cannot_be_written_down_is_counted() {
+    let b = two_shards();
+    for (path, single) in [("/api/v1/ack", true), ("/api/v1/ack/batch", false)] {
+        let q = unique("r06");
+        b.configure(&q, json!({"retryLimit": 2}));
+        b.push_n(&q, "p", "m", 3);
+        let errors = [r"boom\u0000tail", r"half \ud800 pair", r"boom\u0000tail"];
+        let mut last = Value::Null;
+        for error in errors {
+            let pop = b.pop(&q, "subscriptionMode=all&batch=1");
+            let m = &pop.messages[0];
+            assert_eq!(m.transaction_id, "m0");
+            let item = format!(
+                r#"{{"transactionId":"m0","partitionId":"{}","leaseId":"{}","status":"failed","error":"{error}"}}"#,
+                m.partition_id, m.lease_id
+            );
+            let body = if single { item } else { format!(r#"{{"acknowledgments":[{item}]}}"#) };
+            let answer = b.send("POST", path, Some(body.as_bytes()));
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            last = answer.json()[0].clone();
+            assert_eq!(last["success"], true, "{last}");
+        }
+        assert_eq!(last["dlq"], true, "{last}");
+        let page = letters(b, &format!("queue={q}"));
+        let row = &page["messages"][0];
+        assert_eq!(
+            (&page["total"], &row["data"], &row["transactionId"]),
+            (&json!(1), &json!({"k": "m0"}), &json!("m0"))
+        );
+        let reason = row["errorMessage"].as_str().expect("a text");
+        assert!(reason.starts_with("boom") && reason.ends_with("tail") && !reason.contains('\0'), "{reason:?}");
+        assert_eq!(b.drain(&q, "subscriptionMode=all&batch=1", "").len(), 2, "the others are delivered");
+    }
 }

@@ -89,6 +89,10 @@ impl Store {
             }
             Call::ReadRunRows { partition, rows } => {
                 let empty = self.strikes(rng, Planted::EmptyRunRow, 500);
+                if rng.chance(20) {
+                    // Another broker's expiry, or a clean-up, was here.
+                    self.runs.remove(&(*partition, rows[0].run));
+                }
                 let row = |id: &RowId| self.runs.get(&(*partition, id.run))?.1.get(id.row as usize).cloned();
                 Reply::RunRows(rows.iter().map(|id| row(id).map(|row| if empty { Bytes::new() } else { row })).collect())
             }
