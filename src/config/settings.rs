@@ -110,7 +110,7 @@ pub const GROUPS: &[Group] = &[
             Setting::int("QUEEN_MAX_INFLATED_BYTES", 0, 0..=BODY_MAX, "bytes", "Larger inflated records of a binary push are refused; 0 means `QUEEN_MAX_BODY_BYTES`.")
                 .derived("`QUEEN_MAX_BODY_BYTES`"),
             Setting::bool("QUEEN_APPLY_SCHEMA", true, "`false`: touch no catalog at boot, serve against the schema that is there."),
-            Setting::int("QUEEN_SHARDS", 0, 0..=256, "threads", "Shard threads; 0 takes 2/3 of the cores it may use beside a local PostgreSQL, all of them otherwise."),
+            Setting::int("QUEEN_SHARDS", 0, 0..=256, "threads", "Shard threads; 0 takes 2/3 (rounded up) of the cores it may use beside the embedded PostgreSQL, all of them otherwise."),
             Setting::text("QUEEN_RUNTIME", "auto", "`io_uring`, `epoll`, or `auto`: io_uring where the host allows it. Other text: fatal."),
             Setting::text("QUEEN_DATA_DIR", "", "Directory of the embedded PostgreSQL.")
                 .derived("`/var/lib/queen` as root, else `queen` in the XDG data directory"),
