@@ -74,6 +74,8 @@ declare
     v_queues uuid[];
     v_partitions bigint[];
     v_found record;
+    v_moved boolean;
+    v_place integer[];
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
@@ -125,7 +127,14 @@ begin
     end if;
 
     if 0 < cardinality(v_lane) then
-        perform p.id from queen.partitions as p where p.id = any (v_lane) order by p.id for no key update;
+        select coalesce(bool_or(k.moved), false) into v_moved
+        from (
+            select l.judge and l.verified < p.last_offset as moved
+            from unnest(v_lane, p_verified, p_judge) as l (id, verified, judge)
+            join queen.partitions as p on p.id = l.id
+            order by p.id
+            for no key update of p
+        ) as k;
     end if;
     if 0 < cardinality(p_partition) then
         perform c.version
@@ -133,6 +142,34 @@ begin
         join queen.cursors as c on c.partition_id = a.partition_id and c.group_id = a.group_id
         order by c.partition_id, c.group_id
         for no key update of c;
+    end if;
+
+    -- What other writers stored since the engine looked: on a hot lane there is always something.
+    if v_moved then
+        select array_agg(d.place order by l.ord) into v_place
+        from (
+            select u.*, 1 + 16 * (sum(u.added) over (order by u.ord) - u.added)::integer as keys_at
+            from unnest(v_lane, p_verified, p_added, p_judge) with ordinality as u (id, verified, added, judge, ord)
+        ) as l
+        left join queen.partitions as p on p.id = l.id
+        left join queen.queues as q on q.id = p.queue_id
+        left join lateral (
+            select min(k.place) as place
+            from (
+                select s.keys, s.count, s.created_at
+                from queen.segments as s
+                where s.partition_id = l.id and l.verified < s.base_offset
+                union all
+                select e.keys, e.count, e.created_at
+                from queen.evidence as e
+                where e.partition_id = l.id and l.verified < e.base_offset
+            ) as s
+            cross join generate_series(0, s.count - 1) as i (n)
+            join generate_series(0, l.added - 1) as k (place)
+                on substring(p_keys from l.keys_at + 16 * k.place for 16) = substring(s.keys from 1 + 16 * i.n for 16)
+            where l.judge and l.verified < p.last_offset and 0 < q.dedup_window_seconds
+                and clock_timestamp() - make_interval(secs => q.dedup_window_seconds) <= s.created_at
+        ) as d on true;
     end if;
 
     return query
@@ -145,33 +182,14 @@ begin
         window w as (order by l.ord rows between unbounded preceding and current row)
     ),
     stands as materialized (
-        select l.*, p.last_offset, p.last_created_at, d.place,
+        select l.*, p.last_offset, p.last_created_at, v_place[l.ord] as place,
             (case
                 when p.id is null or p.last_offset < l.verified then 2
-                when d.place is not null then 1
+                when v_place[l.ord] is not null then 1
                 else 0
             end)::smallint as state
         from lane as l
         left join queen.partitions as p on p.id = l.id
-        left join lateral (
-            -- What other writers stored since the engine looked: on a hot lane there is always something.
-            select min(k.place) as place
-            from (
-                select s.keys, s.count, s.created_at
-                from queen.segments as s
-                where s.partition_id = l.id and l.verified < s.base_offset
-                union all
-                select e.keys, e.count, e.created_at
-                from queen.evidence as e
-                where e.partition_id = l.id and l.verified < e.base_offset
-            ) as s
-            join queen.queues as q on q.id = p.queue_id
-                and clock_timestamp() - make_interval(secs => q.dedup_window_seconds) <= s.created_at
-            cross join generate_series(0, s.count - 1) as i (n)
-            join generate_series(0, l.added - 1) as k (place)
-                on substring(p_keys from l.keys_at + 16 * k.place for 16) = substring(s.keys from 1 + 16 * i.n for 16)
-            where l.judge and l.verified < p.last_offset and 0 < q.dedup_window_seconds
-        ) as d on true
     ),
     ask as materialized (
         select a.*
