@@ -121,7 +121,8 @@ impl Control {
             match boot(target, self.shared.config.apply_schema).await {
                 Ok(facts) => return Some(facts),
                 Err(BootError::Wait(error)) => {
-                    if !std::mem::replace(&mut said, true) && !matches!(self.shared.config.postgres, Postgres::Embedded) {
+                    if !std::mem::replace(&mut said, true) && !matches!(self.shared.config.postgres, Postgres::Embedded)
+                    {
                         crate::warning!("boot", "waiting for PostgreSQL", target = target, error = error);
                     }
                 }

@@ -275,7 +275,8 @@ impl Core {
     /// Tells every shard that a queue changed and waits until all have heard it.
     pub async fn queue_changed(&self, tenant: TenantId, queue: &str) {
         let queue: Arc<str> = queue.into();
-        let told = (0..self.shards()).map(|shard| self.ask(shard, Command::QueueChanged { tenant, queue: queue.clone() }));
+        let told =
+            (0..self.shards()).map(|shard| self.ask(shard, Command::QueueChanged { tenant, queue: queue.clone() }));
         futures_util::future::join_all(told).await;
     }
 
@@ -336,7 +337,8 @@ impl Core {
 
     fn count_connections(&self) {
         let Some(store) = self.store.get() else { return };
-        let open = [&store.append, &store.moves, &store.cold].iter().filter(|conn| conn.live().is_some()).count() as i64;
+        let open =
+            [&store.append, &store.moves, &store.cold].iter().filter(|conn| conn.live().is_some()).count() as i64;
         self.metrics.shard(self.index).connections(open - self.connections.replace(open));
     }
 
@@ -426,7 +428,9 @@ impl Core {
 
     fn perform(self: &Rc<Self>, effect: Effect) {
         match effect {
-            Effect::Reply { slot, verdict } if slot.shard() == self.index => self.answer(slot, Answer::Verdict(verdict)),
+            Effect::Reply { slot, verdict } if slot.shard() == self.index => {
+                self.answer(slot, Answer::Verdict(verdict))
+            }
             Effect::Reply { slot, verdict } => self.post(slot.shard(), Mail::Verdict { slot, verdict }),
             Effect::Wake { slot } if slot.shard() == self.index => self.answer(slot, Answer::Woken),
             Effect::Wake { slot } => self.post(slot.shard(), Mail::Wake { slot }),
@@ -452,7 +456,8 @@ impl Core {
                     let result = core
                         .with_conn(|c| &c.moves, limit, async |client| store::move_cursors(client, &moves).await)
                         .await;
-                    let claims = moves.iter().filter(|m| m.lease == queen_shards::effect::LeaseMust::Over).count() as u64;
+                    let claims =
+                        moves.iter().filter(|m| m.lease == queen_shards::effect::LeaseMust::Over).count() as u64;
                     let (metrics, micros) = (core.metrics.shard(core.index), now().since(began));
                     if claims > 0 {
                         metrics.batch(Op::Pop, claims, micros);
@@ -507,7 +512,8 @@ impl Core {
         let name = format!("queen {} shard {} seal", self.config.server_id, self.index);
         let conn = Conn::new(connections.cold.target().clone(), name);
         let stored =
-            store::within(&conn, SEAL_STORE_MAX, async |client| store::store_run(client, partition, &sealed).await).await;
+            store::within(&conn, SEAL_STORE_MAX, async |client| store::store_run(client, partition, &sealed).await)
+                .await;
         if let Err(error) = &stored {
             self.metrics.shard(self.index).db_error();
             store::log_error(error);

@@ -115,5 +115,8 @@ pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall)
 
 /// The queue that was measured; null at the end of the pass.
 fn measured(reply: &str) -> Value {
-    serde_json::from_str::<Value>(reply).ok().and_then(|mut body| Some(body.get_mut("queue")?.take())).unwrap_or_default()
+    serde_json::from_str::<Value>(reply)
+        .ok()
+        .and_then(|mut body| Some(body.get_mut("queue")?.take()))
+        .unwrap_or_default()
 }

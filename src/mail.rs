@@ -11,17 +11,36 @@ use std::time::Instant;
 pub enum Mail {
     // ---- to a shard
     /// From another shard: a command whose verdict goes to `slot`.
-    Command { slot: Slot, command: Command },
-    Verdict { slot: Slot, verdict: Verdict },
-    Wake { slot: Slot },
-    StateReply { slot: Slot, reply: StateReply },
+    Command {
+        slot: Slot,
+        command: Command,
+    },
+    Verdict {
+        slot: Slot,
+        verdict: Verdict,
+    },
+    Wake {
+        slot: Slot,
+    },
+    StateReply {
+        slot: Slot,
+        reply: StateReply,
+    },
     /// From the control thread: the store can be used from now on.
-    StoreReady { target: Target, hash_secret: [u8; 16] },
+    StoreReady {
+        target: Target,
+        hash_secret: [u8; 16],
+    },
     /// From the control thread, every second: the store answered with this clock at that moment, or it did not.
-    Pulse { clock: Option<(Stamp, Micros)> },
+    Pulse {
+        clock: Option<(Stamp, Micros)>,
+    },
     Shutdown,
     // ---- to the control thread
-    State { slot: Slot, call: StateCall },
+    State {
+        slot: Slot,
+        call: StateCall,
+    },
     /// A shard has answered its last request.
     Finished,
     /// SIGTERM or SIGINT arrived.

@@ -8,7 +8,9 @@
 
 use crate::calls::Pending;
 use crate::command::{Codec, Draft, DraftVerdict, Duplicate, Record, Verdict};
-use crate::effect::{Append, AppendLane, AppendOutcome, AppendSegment, Call, Effect, LaneOutcome, LaneRow, StoreError, key_at};
+use crate::effect::{
+    Append, AppendLane, AppendOutcome, AppendSegment, Call, Effect, LaneOutcome, LaneRow, StoreError, key_at,
+};
 use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
@@ -715,7 +717,8 @@ impl Shard {
         let from = draft.duplicates.iter().filter(open).map(|d| d.offset).min();
         let to = draft.duplicates.iter().filter(open).map(|d| d.offset).max();
         let (Some(from), Some(to)) = (from, to) else { return self.finish_judged(draft) };
-        let call = Call::ReadRecords { partition: lane.id, from, to, bytes: MERGE_BYTES_MAX as u64, messages: u32::MAX };
+        let call =
+            Call::ReadRecords { partition: lane.id, from, to, bytes: MERGE_BYTES_MAX as u64, messages: u32::MAX };
         self.ask(call, Pending::Originals { lane: at, from, draft });
     }
 

@@ -113,7 +113,12 @@ pub enum LaneDecision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveDecision {
     /// The row as it is now, moved if the bundle is committed.
-    Holds { version: i64, lease_left_us: i64, last_offset: Offset, log_start: Offset },
+    Holds {
+        version: i64,
+        lease_left_us: i64,
+        last_offset: Offset,
+        log_start: Offset,
+    },
     Stale,
     Gone,
 }
@@ -174,7 +179,11 @@ pub enum News {
 }
 
 /// What owners must hear of a commit, by shard. Source: data plane 3.4, step 5 (wakes; a pop after the answer sees it).
-pub fn news(bundles: &[Arc<Bundle>], result: &Result<BundleOutcome, StoreError>, shards: usize) -> Vec<(usize, Vec<News>)> {
+pub fn news(
+    bundles: &[Arc<Bundle>],
+    result: &Result<BundleOutcome, StoreError>,
+    shards: usize,
+) -> Vec<(usize, Vec<News>)> {
     let mut parts: Vec<Vec<News>> = (0..shards).map(|_| Vec::new()).collect();
     match result {
         Ok(outcome) => {
@@ -199,14 +208,9 @@ pub fn news(bundles: &[Arc<Bundle>], result: &Result<BundleOutcome, StoreError>,
                 for (one, decided) in bundle.moves.iter().zip(&decision.moves) {
                     let (partition, group, from) = (one.partition, one.group, one.version);
                     let told = match (decided, one.to) {
-                        (MoveDecision::Holds { version, lease_left_us, .. }, Some(to)) if committed => News::Moved {
-                            partition,
-                            group,
-                            from,
-                            to,
-                            version: *version,
-                            lease_left_us: *lease_left_us,
-                        },
+                        (MoveDecision::Holds { version, lease_left_us, .. }, Some(to)) if committed => {
+                            News::Moved { partition, group, from, to, version: *version, lease_left_us: *lease_left_us }
+                        }
                         (MoveDecision::Stale | MoveDecision::Gone, _) => News::CursorChanged { partition, group, from },
                         _ => continue,
                     };

@@ -263,12 +263,30 @@ pub enum AckOutcome {
 #[derive(Debug)]
 pub enum Event {
     /// PostgreSQL's clock said `now` before `at` on the monotonic clock. The first reading comes before any command.
-    Clock { now: Stamp, at: Micros },
-    Command { slot: Slot, command: Command },
-    Appended { commit: crate::ids::CommitId, result: Result<crate::effect::AppendOutcome, crate::effect::StoreError> },
-    Moved { commit: crate::ids::CommitId, result: Result<crate::effect::MoveOutcome, crate::effect::StoreError> },
-    Bundled { commit: crate::ids::CommitId, result: Result<crate::bundle::BundleOutcome, crate::effect::StoreError> },
-    Returned { call: crate::ids::CallId, result: Result<crate::effect::Reply, crate::effect::StoreError> },
+    Clock {
+        now: Stamp,
+        at: Micros,
+    },
+    Command {
+        slot: Slot,
+        command: Command,
+    },
+    Appended {
+        commit: crate::ids::CommitId,
+        result: Result<crate::effect::AppendOutcome, crate::effect::StoreError>,
+    },
+    Moved {
+        commit: crate::ids::CommitId,
+        result: Result<crate::effect::MoveOutcome, crate::effect::StoreError>,
+    },
+    Bundled {
+        commit: crate::ids::CommitId,
+        result: Result<crate::bundle::BundleOutcome, crate::effect::StoreError>,
+    },
+    Returned {
+        call: crate::ids::CallId,
+        result: Result<crate::effect::Reply, crate::effect::StoreError>,
+    },
 }
 
 /// How long a moment of PostgreSQL's clock lies ahead of `now`, given a reading of both. 0 when it is past.

@@ -5,7 +5,9 @@
 
 use crate::bundle::Bundle;
 use crate::command::{Codec, Record, Start, Verdict};
-use crate::ids::{CallId, CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
+use crate::ids::{
+    CallId, CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, QueueId, Slot, Stamp, TenantId,
+};
 use crate::place::LaneKey;
 use crate::sealed::{RowId, Run, RunId, Slice};
 use bytes::Bytes;
@@ -128,7 +130,10 @@ pub enum LeaseTo {
     Keep,
     Clear,
     /// Expires `secs` after PostgreSQL's clock.
-    Set { id: LeaseId, secs: u32 },
+    Set {
+        id: LeaseId,
+        secs: u32,
+    },
 }
 
 /// A copy of a message that is given up, filed with the move that gives it up.
@@ -236,16 +241,32 @@ pub enum Reply {
     Queue(Option<QueueRow>),
     /// `None`: no such queue (pinned contact only).
     Group(Option<GroupRow>),
-    Scanned { rows: Vec<ScanRow>, now: Stamp },
-    Cursors { rows: Vec<Option<SeededCursor>>, now: Stamp },
+    Scanned {
+        rows: Vec<ScanRow>,
+        now: Stamp,
+    },
+    Cursors {
+        rows: Vec<Option<SeededCursor>>,
+        now: Stamp,
+    },
     Cursor(Option<(GroupId, CursorRow)>),
     /// `complete`: nothing of the asked range is left out; otherwise go on after the last row (or before the first).
-    Keys { rows: Vec<KeysRow>, complete: bool, now: Stamp },
+    Keys {
+        rows: Vec<KeysRow>,
+        complete: bool,
+        now: Stamp,
+    },
     /// `log_start` is read with the records.
-    Records { records: Vec<Record>, log_start: Offset },
+    Records {
+        records: Vec<Record>,
+        log_start: Offset,
+    },
     Sealed(Run),
     /// `complete`: there are none after these.
-    Runs { runs: Vec<RunRow>, complete: bool },
+    Runs {
+        runs: Vec<RunRow>,
+        complete: bool,
+    },
     /// `None`: no such row any more.
     RunRows(Vec<Option<Bytes>>),
     Done,

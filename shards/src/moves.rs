@@ -16,10 +16,20 @@ use std::collections::VecDeque;
 /// What a move is for.
 #[derive(Debug)]
 pub(crate) enum Op {
-    Claim { job: Ref, claim: Claim, lease: Option<LeaseId> },
-    Ack { ticket: Ticket, outcomes: Vec<AckOutcome>, released: bool },
+    Claim {
+        job: Ref,
+        claim: Claim,
+        lease: Option<LeaseId>,
+    },
+    Ack {
+        ticket: Ticket,
+        outcomes: Vec<AckOutcome>,
+        released: bool,
+    },
     /// `job`: a pop whose claim came to nothing, which goes on afterwards.
-    GiveBack { job: Option<Ref> },
+    GiveBack {
+        job: Option<Ref>,
+    },
 }
 
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use crate::command::{AckSet, Record, Verdict};
 use crate::effect::{Call, CursorTo, LaneRow, StoreError, key_at};
 use crate::ids::{GroupId, LeaseId, Micros, PartitionId, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_NEVER};
-use crate::moves::apply;
 use crate::limits::RUN_ROWS_MAX;
+use crate::moves::apply;
 use crate::place::LaneKey;
 use crate::sealed::{self, RowId, Sealed};
 use crate::shard::Shard;
@@ -57,7 +57,8 @@ impl Shard {
         leases: Vec<LeaseId>,
     ) {
         let n = asked.len();
-        let job = PrepareJob { slot, asked, lanes: vec![None; n], sets: None, clean: vec![BTreeSet::new(); n], left: n };
+        let job =
+            PrepareJob { slot, asked, lanes: vec![None; n], sets: None, clean: vec![BTreeSet::new(); n], left: n };
         let job = self.prepares.insert(job);
         for index in 0..n {
             self.prepare_lane(PrepareTicket { job, index });

@@ -130,7 +130,8 @@ impl Shard {
     /// Begins to seal the largest window, once about every lane was looked at.
     pub(crate) fn seal_largest(&mut self) {
         self.seals.looked += self.lanes.slab.len().min(crate::limits::SWEEP_STEP);
-        if self.seals.looked < self.lanes.slab.len() || self.seals.running.is_some() || self.now < self.seals.not_before {
+        if self.seals.looked < self.lanes.slab.len() || self.seals.running.is_some() || self.now < self.seals.not_before
+        {
             return;
         }
         self.seals.looked = 0;
@@ -344,7 +345,8 @@ impl Shard {
             }
             if !answered {
                 left.push_back((index, key, id));
-            } else if let Some((offset, created_at)) = row_of(&id).and_then(|row| sealed::find_in_row(row, key, floor)) {
+            } else if let Some((offset, created_at)) = row_of(&id).and_then(|row| sealed::find_in_row(row, key, floor))
+            {
                 hits.push(Hit { index, offset, created_at });
             }
         }

@@ -7,10 +7,10 @@
 //! when it was decided. Source: data plane 5.4 to 5.6; architecture 13, rules 20 and 21.
 
 use crate::ack::{self, CursorView, Place, RETRIES_EXHAUSTED, Ruled};
+use crate::bundle::PreparedSet;
 use crate::calls::Pending;
 use crate::command::{AckOutcome, AckSet, Record, SetVerdict, Verdict};
 use crate::effect::{Call, CursorMove, CursorRow, DeadLetter, FoundLane, KeysRow, LeaseMust, StoreError, key_at};
-use crate::bundle::PreparedSet;
 use crate::ids::{GroupId, Key, LeaseId, Offset, Slot};
 use crate::lane::{LaneState, Memo, Ticket};
 use crate::limits::KEYS_PAGE;

@@ -70,10 +70,11 @@ impl<T> Slab<T> {
 
     /// References of all entries, in place order.
     pub fn refs(&self) -> impl Iterator<Item = Ref> + '_ {
-        self.entries.iter().enumerate().filter(|(_, e)| e.value.is_some()).map(|(i, e)| Ref {
-            index: i as u32,
-            generation: e.generation,
-        })
+        self.entries
+            .iter()
+            .enumerate()
+            .filter(|(_, e)| e.value.is_some())
+            .map(|(i, e)| Ref { index: i as u32, generation: e.generation })
     }
 
     /// The entry at place `place`, counted round and round: for sweeps by a hand.

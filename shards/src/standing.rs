@@ -54,9 +54,7 @@ pub fn standing(
         let remembered = cursor.stamp_at.filter(|(at, _)| *at == start).map(|(_, stamp)| stamp);
         if let Some(first) = lane.tail.created_at(start).or(remembered) {
             let waiting = (lane.end.0 - start.0 + 1) as u64;
-            if let Some(at) =
-                held_until(stamp, options.delay_secs, options.window_secs, first, waiting, window_batch)
-            {
+            if let Some(at) = held_until(stamp, options.delay_secs, options.window_secs, first, waiting, window_batch) {
                 return Standing::Until(crate::command::until(at, stamp, now));
             }
         }

@@ -141,8 +141,19 @@ fn default_text(name: &str) -> &'static str {
 /// Parser's reason. An option that is not a known name may be a piece of a password, so it is not repeated.
 fn why_not(error: &tokio_postgres::Error) -> String {
     const KNOWN: [&str; 14] = [
-        "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "sslcompression", "ssl_min_protocol_version",
-        "gssencmode", "krbsrvname", "passfile", "service", "fallback_application_name", "client_encoding",
+        "sslcert",
+        "sslkey",
+        "sslrootcert",
+        "sslcrl",
+        "sslpassword",
+        "sslcompression",
+        "ssl_min_protocol_version",
+        "gssencmode",
+        "krbsrvname",
+        "passfile",
+        "service",
+        "fallback_application_name",
+        "client_encoding",
         "requirepeer",
     ];
     let text = std::error::Error::source(error).map(|s| s.to_string()).unwrap_or_default();
@@ -151,7 +162,9 @@ fn why_not(error: &tokio_postgres::Error) -> String {
     }
     match text.strip_prefix("unknown option `").and_then(|t| t.strip_suffix('`')) {
         Some(name) if KNOWN.contains(&name) => format!("option {name} is not supported"),
-        Some(_) => "it has an option that is not known (is a `?`, `@`, `/` or `%` of the password percent-encoded?)".into(),
+        Some(_) => {
+            "it has an option that is not known (is a `?`, `@`, `/` or `%` of the password percent-encoded?)".into()
+        }
         None if text.starts_with("invalid value for option") => text,
         None => "expected postgresql://user:password@host:port/database or key=value text".into(),
     }

@@ -43,9 +43,8 @@ impl<'a> Reader<'a> {
             None | Some("") => default,
             Some(text) => parse_bool(text).unwrap_or_else(|| {
                 let text = self.raw(name).unwrap_or_default();
-                self.fatal.push(format!(
-                    "{name}=\"{text}\" is not a boolean (expected true/false, 1/0, yes/no, on/off)"
-                ));
+                self.fatal
+                    .push(format!("{name}=\"{text}\" is not a boolean (expected true/false, 1/0, yes/no, on/off)"));
                 default
             }),
         };

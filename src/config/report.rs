@@ -67,7 +67,9 @@ pub fn boot_lines(reader: &Reader, vars: &BTreeMap<String, String>, embedded: bo
     if !auth {
         let text = match set("QUEEN_BIND_ADDR") {
             true => "authentication is off: whoever reaches the port may do everything",
-            false => "authentication is off, so only this machine may connect; QUEEN_BIND_ADDR=0.0.0.0 opens the port to others",
+            false => {
+                "authentication is off, so only this machine may connect; QUEEN_BIND_ADDR=0.0.0.0 opens the port to others"
+            }
         };
         say(Level::Info, "boot", text.to_owned(), vec![]);
     }
@@ -133,9 +135,13 @@ pub fn settings_md() -> String {
             let _ = writeln!(out, "| `{}` | {} | {} | {state} | {} |", row.name, default(row), range(row), row.reason);
         }
     }
-    let _ = write!(out, "\n## Accepted, not read\n\nPayload surfaces that do not exist yet, and sidecars of other brokers: ");
+    let _ = write!(
+        out,
+        "\n## Accepted, not read\n\nPayload surfaces that do not exist yet, and sidecars of other brokers: "
+    );
     let _ = writeln!(out, "{}.", TOLERATED.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", "));
-    let _ = write!(out, "\n## Obsolete\n\nNames of the 0.x generation. They are ignored, and boot says which are set: ");
+    let _ =
+        write!(out, "\n## Obsolete\n\nNames of the 0.x generation. They are ignored, and boot says which are set: ");
     let _ = writeln!(out, "{}.", OBSOLETE.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", "));
     out
 }

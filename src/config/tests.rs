@@ -28,18 +28,23 @@ fn server(config: &Config) -> &tokio_postgres::Config {
 
 #[test]
 fn every_bad_boolean_is_reported_in_one_boot() {
-    let Err(lines) = load(&[("QUEEN_LOG_JSON", "maybe"), ("QUEEN_APPLY_SCHEMA", "2"), ("QUEEN_POP_FUSION", "si")]) else {
+    let Err(lines) = load(&[("QUEEN_LOG_JSON", "maybe"), ("QUEEN_APPLY_SCHEMA", "2"), ("QUEEN_POP_FUSION", "si")])
+    else {
         panic!("must be fatal")
     };
     assert_eq!(lines.len(), 3, "{lines:?}");
-    assert!(lines.contains(
-        &"QUEEN_LOG_JSON=\"maybe\" is not a boolean (expected true/false, 1/0, yes/no, on/off)".to_owned()
-    ));
+    assert!(
+        lines.contains(
+            &"QUEEN_LOG_JSON=\"maybe\" is not a boolean (expected true/false, 1/0, yes/no, on/off)".to_owned()
+        )
+    );
 }
 
 #[test]
 fn booleans_ignore_case_and_blanks_and_blank_is_the_default() {
-    for (text, want) in [(" TRUE ", true), ("Yes", true), ("on", true), ("1", true), ("", false), ("  ", false), ("OFF", false)] {
+    for (text, want) in
+        [(" TRUE ", true), ("Yes", true), ("on", true), ("1", true), ("", false), ("  ", false), ("OFF", false)]
+    {
         assert_eq!(ok(&[("QUEEN_LOG_JSON", text)]).log_json, want, "{text:?}");
     }
     assert!(ok(&[("QUEEN_APPLY_SCHEMA", " ")]).apply_schema);
@@ -80,7 +85,9 @@ fn the_default_timeout_beats_its_second_name() {
 
 #[test]
 fn any_other_subscription_mode_is_all() {
-    for (text, want) in [("new", Start::New), (" NEW-only ", Start::New), ("all", Start::All), ("x", Start::All), ("", Start::All)] {
+    for (text, want) in
+        [("new", Start::New), (" NEW-only ", Start::New), ("all", Start::All), ("x", Start::All), ("", Start::All)]
+    {
         assert_eq!(ok(&[("DEFAULT_SUBSCRIPTION_MODE", text)]).default_start, want, "{text}");
     }
     assert_eq!(ok(&[]).default_start, Start::New);
@@ -106,17 +113,24 @@ fn without_any_database_setting_postgresql_is_embedded() {
     let config = ok(&[("PG_DB", "orders")]);
     let target = server(&config);
     assert_eq!(postgres::address(target), "localhost");
-    assert_eq!((target.get_user(), target.get_dbname(), target.get_ports()), (Some("postgres"), Some("orders"), &[5432][..]));
+    assert_eq!(
+        (target.get_user(), target.get_dbname(), target.get_ports()),
+        (Some("postgres"), Some("orders"), &[5432][..])
+    );
     assert_eq!(target.get_password(), Some(&b"postgres"[..]));
 }
 
 #[test]
 fn a_pg_value_wins_over_its_part_of_the_url() {
-    let url = ("DATABASE_URL", "postgres://ann:s%40fe@a.example:6000,b.example:6001/shop?target_session_attrs=read-write");
+    let url =
+        ("DATABASE_URL", "postgres://ann:s%40fe@a.example:6000,b.example:6001/shop?target_session_attrs=read-write");
     let config = ok(&[url]);
     let target = server(&config);
     assert_eq!(postgres::address(target), "a.example,b.example");
-    assert_eq!((target.get_user(), target.get_dbname(), target.get_ports()), (Some("ann"), Some("shop"), &[6000, 6001][..]));
+    assert_eq!(
+        (target.get_user(), target.get_dbname(), target.get_ports()),
+        (Some("ann"), Some("shop"), &[6000, 6001][..])
+    );
     assert_eq!(target.get_password(), Some(&b"s@fe"[..]));
     assert_eq!(target.get_target_session_attrs(), tokio_postgres::config::TargetSessionAttrs::ReadWrite);
 
@@ -157,7 +171,9 @@ fn what_is_not_built_is_refused_where_ignoring_it_would_lie() {
 
 #[test]
 fn a_root_certificate_is_checked_even_without_tls() {
-    for bad in ["nonsense", "-----BEGIN CERTIFICATE-----\nMII", "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----"] {
+    for bad in
+        ["nonsense", "-----BEGIN CERTIFICATE-----\nMII", "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----"]
+    {
         fatal(&[("PG_SSL_ROOT_CERT", bad)], "not valid PEM");
     }
     ok(&[("PG_SSL_ROOT_CERT", "-----BEGIN CERTIFICATE-----\\nMIIB\\nAA==\\n-----END CERTIFICATE-----\\n")]);
@@ -172,7 +188,12 @@ fn a_malformed_encryption_key_starts_and_warns() {
 
 #[test]
 fn secrets_are_printed_by_length_only() {
-    let config = ok(&[("PG_PASSWORD", "hunter2"), ("JWT_SECRET", "hunter22"), ("DATABASE_URL", "postgres://u:hunter2@h/d"), ("QUEEN_SYNC_SECRET", "")]);
+    let config = ok(&[
+        ("PG_PASSWORD", "hunter2"),
+        ("JWT_SECRET", "hunter22"),
+        ("DATABASE_URL", "postgres://u:hunter2@h/d"),
+        ("QUEEN_SYNC_SECRET", ""),
+    ]);
     let text = format!("{:?}", config.boot_lines);
     assert!(!text.contains("hunter"), "{text}");
     assert!(text.contains("<set:7 chars>") && text.contains("<set:8 chars>") && text.contains("<unset>"));

@@ -155,8 +155,8 @@ fn judge(name: &str, kind: Kind, sent: &Value) -> Result<Value, Response> {
         }
         Kind::SinkName => {
             let text = sent.as_str().ok_or_else(|| wrong("a string"))?;
-            let fits = text.len() <= SINK_NAME_MAX
-                && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+            let fits =
+                text.len() <= SINK_NAME_MAX && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
             if !fits {
                 let why = format!("{name} must match [A-Za-z0-9._-]{{0,{SINK_NAME_MAX}}}, got {}", shown(sent));
                 return Err(invalid(name, &why));
@@ -266,18 +266,24 @@ mod tests {
         assert!(!asked(json!({"queue": "q", "mode": "merge", "options": {"mode": "replace"}})).replace);
         assert!(asked(json!({"queue": "q", "mode": "replace"})).replace);
         refused(r#"{"queue":"q","mode":"both"}"#, r#"{"error":"mode must be \"merge\" or \"replace\", got \"both\""}"#);
-        refused(r#"{"queue":"q","mode":{"a":1}}"#, r#"{"error":"mode must be \"merge\" or \"replace\", got {\"a\":1}"}"#);
+        refused(
+            r#"{"queue":"q","mode":{"a":1}}"#,
+            r#"{"error":"mode must be \"merge\" or \"replace\", got {\"a\":1}"}"#,
+        );
     }
 
     #[test]
     fn numbers_and_booleans_may_be_texts() {
-        let got = options(json!({"queue": "q", "options": {"leaseTime": "45", "retryLimit": 5.0, "deadLetterQueue": "false"}}));
+        let got = options(
+            json!({"queue": "q", "options": {"leaseTime": "45", "retryLimit": 5.0, "deadLetterQueue": "false"}}),
+        );
         assert_eq!(got, json!({"leaseTime": 45, "retryLimit": 5, "deadLetterQueue": false}));
     }
 
     #[test]
     fn some_values_are_clamped_others_refused() {
-        let got = options(json!({"queue": "q", "options": {"minPopWaitTime": 99_999_999_999u64, "dedupWindowSeconds": -5}}));
+        let got =
+            options(json!({"queue": "q", "options": {"minPopWaitTime": 99_999_999_999u64, "dedupWindowSeconds": -5}}));
         assert_eq!(got, json!({"minPopWaitTime": 60000, "dedupWindowSeconds": 0}));
         for (option, value, want) in [
             ("leaseTime", json!(0), "leaseTime must be between 1 and 2147483647, got 0"),
@@ -304,7 +310,9 @@ mod tests {
             r#"{"queue":"q","options":{"retentionSinkHold":"a b"}}"#,
             r#"{"error":"retentionSinkHold must match [A-Za-z0-9._-]{0,64}, got \"a b\"","invalid":"retentionSinkHold"}"#,
         );
-        let got = options(json!({"queue": "q", "options": {"retentionSinkHold": "s3.x_-1", "retentionSinkHoldMaxSeconds": 60}}));
+        let got = options(
+            json!({"queue": "q", "options": {"retentionSinkHold": "s3.x_-1", "retentionSinkHoldMaxSeconds": 60}}),
+        );
         assert_eq!(got, json!({"retentionSinkHold": "s3.x_-1", "retentionSinkHoldMaxSeconds": 60}));
     }
 }

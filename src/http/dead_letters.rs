@@ -170,12 +170,17 @@ impl<'a> Address<'a> {
 pub async fn retry(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
     let address = Address::of(params);
     let Some(args) = address.args() else { return address.gone() };
-    let found = match core.state(crate::state::StateCall { function: StateFn::FindDeadLetter, tenant: request.tenant, args }).await {
+    let found = match core
+        .state(crate::state::StateCall { function: StateFn::FindDeadLetter, tenant: request.tenant, args })
+        .await
+    {
         Ok(found) => found.and_then(|text| serde_json::from_str::<Value>(&text).ok()).unwrap_or_default(),
         Err(error) => return super::refusals::error(500, &format!("dlq lookup failed: {error}")),
     };
     match found["id"].as_str() {
-        Some(id) => replay_found(core, request, id, &found, Destination::default()).await.unwrap_or_else(|| address.gone()),
+        Some(id) => {
+            replay_found(core, request, id, &found, Destination::default()).await.unwrap_or_else(|| address.gone())
+        }
         None => address.gone(),
     }
 }
@@ -198,12 +203,16 @@ pub async fn replay(core: &Rc<Core>, request: &Request, params: &Params) -> Resp
         }
     };
     let gone = || {
-        let body = json!({"success": false, "result": "gone", "dlqId": sent, "error": "Message not found", "message": GONE});
+        let body =
+            json!({"success": false, "result": "gone", "dlqId": sent, "error": "Message not found", "message": GONE});
         Response::json(404, body.to_string())
     };
     let Ok(id) = Uuid::parse_str(sent) else { return gone() };
     let args = json!({"id": id.hyphenated().to_string()});
-    let found = match core.state(crate::state::StateCall { function: StateFn::FindDeadLetter, tenant: request.tenant, args }).await {
+    let found = match core
+        .state(crate::state::StateCall { function: StateFn::FindDeadLetter, tenant: request.tenant, args })
+        .await
+    {
         Ok(found) => found.and_then(|text| serde_json::from_str::<Value>(&text).ok()).unwrap_or_default(),
         Err(error) => return failed(&error),
     };
@@ -238,7 +247,8 @@ fn destination(body: &[u8]) -> Result<Destination, String> {
 /// Moves a row that was there a moment ago; `None` when it is gone.
 async fn replay_found(core: &Rc<Core>, request: &Request, id: &str, row: &Value, to: Destination) -> Option<Response> {
     let own = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
-    let (queue, partition) = (to.queue.unwrap_or_else(|| own("queue")), to.partition.unwrap_or_else(|| own("partition")));
+    let (queue, partition) =
+        (to.queue.unwrap_or_else(|| own("queue")), to.partition.unwrap_or_else(|| own("partition")));
     let Some(keys) = core.keys() else { return Some(Refusal::Pool.response()) };
     let transaction = format!("dlq:{id}");
     let message = Uuid::from_u128(core.mint_ids(1)[0].0).hyphenated().to_string();
@@ -285,13 +295,17 @@ mod tests {
 
     #[test]
     fn the_body_of_a_replay() {
-        let to = |q: Option<&str>, p: Option<&str>| Ok(Destination { queue: q.map(Into::into), partition: p.map(Into::into) });
+        let to = |q: Option<&str>, p: Option<&str>| {
+            Ok(Destination { queue: q.map(Into::into), partition: p.map(Into::into) })
+        };
         for body in ["", " \n", "{}", r#"{"other":1}"#] {
             assert_eq!(destination(body.as_bytes()), to(None, None), "{body}");
         }
         assert_eq!(destination(br#"{"queue":" a ","partition":"p"}"#), to(Some("a"), Some("p")));
         assert_eq!(destination(br#"{"partition":"p"}"#), to(None, Some("p")));
-        for body in ["null", "[]", "x", r#"{"queue":" "}"#, r#"{"queue":5}"#, r#"{"partition":null}"#, r#"{"queue":"a\u0000"}"#] {
+        for body in
+            ["null", "[]", "x", r#"{"queue":" "}"#, r#"{"queue":5}"#, r#"{"partition":null}"#, r#"{"queue":"a\u0000"}"#]
+        {
             assert!(destination(body.as_bytes()).is_err(), "{body}");
         }
     }

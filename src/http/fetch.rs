@@ -232,13 +232,21 @@ mod tests {
         ];
         assert_eq!(got.unwrap(), Asked { entries, wait: Duration::from_secs(30), min_bytes: 1 });
         for body in [
-            &b"x"[..], b"[]", b"{}", br#"{"entries":[{"offset":1}]}"#, br#"{"entries":[{"queue":"q","offset":-1}]}"#,
-            br#"{"entries":[{"queue":"q","offset":"1"}]}"#, br#"{"entries":[{"queue":"q","partition":true}]}"#,
+            &b"x"[..],
+            b"[]",
+            b"{}",
+            br#"{"entries":[{"offset":1}]}"#,
+            br#"{"entries":[{"queue":"q","offset":-1}]}"#,
+            br#"{"entries":[{"queue":"q","offset":"1"}]}"#,
+            br#"{"entries":[{"queue":"q","partition":true}]}"#,
         ] {
             assert_eq!(text(asked(body).unwrap_err()).0, 400, "{}", String::from_utf8_lossy(body));
         }
         let many = json!({"entries": vec![json!({"queue": "q"}); 1025]}).to_string();
-        assert_eq!(text(asked(many.as_bytes()).unwrap_err()), (400, r#"{"error":"1025 entries, at most 1024 are taken"}"#.into()));
+        assert_eq!(
+            text(asked(many.as_bytes()).unwrap_err()),
+            (400, r#"{"error":"1025 entries, at most 1024 are taken"}"#.into())
+        );
     }
 
     #[test]
@@ -255,9 +263,14 @@ mod tests {
 
     #[test]
     fn a_cursor_that_is_none_is_told_per_entry() {
-        let entries = changed_entries(br#"{"entries":[{"queue":"q","after":"x","limit":0},{"queue":"q","since":"2026-09-12"}]}"#).unwrap();
+        let entries =
+            changed_entries(br#"{"entries":[{"queue":"q","after":"x","limit":0},{"queue":"q","since":"2026-09-12"}]}"#)
+                .unwrap();
         assert_eq!(entries[0], json!({"queue": "q", "since": null, "after": null, "limit": 1}));
-        assert_eq!(entries[1], json!({"queue": "q", "since": "2026-09-12T00:00:00.000000Z", "after": 0, "limit": 1000}));
+        assert_eq!(
+            entries[1],
+            json!({"queue": "q", "since": "2026-09-12T00:00:00.000000Z", "after": 0, "limit": 1000})
+        );
         assert!(changed_entries(br#"{"entries":[{"queue":"q","since":"soon"}]}"#).is_err());
         assert_eq!(changed_entries(br#"{"entries":[]}"#).unwrap(), Vec::<Value>::new());
     }

@@ -49,7 +49,8 @@ pub async fn detail(core: &Rc<Core>, request: &Request, params: &Params) -> Resp
 pub async fn subscription(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
     let group = params.get("group");
     let body: Option<Value> = serde_json::from_slice(&request.body).ok();
-    let sent = body.as_ref().and_then(|body| body.get("subscriptionTimestamp")?.as_str()).filter(|text| !text.is_empty());
+    let sent =
+        body.as_ref().and_then(|body| body.get("subscriptionTimestamp")?.as_str()).filter(|text| !text.is_empty());
     let Some(sent) = sent else {
         return Refusal::Invalid("subscriptionTimestamp is required".into()).response();
     };

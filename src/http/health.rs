@@ -14,10 +14,10 @@ pub async fn health(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
 }
 
 fn readiness(up: bool) -> Response {
-    let (status, health, database) = if up { (200, "healthy", "connected") } else { (503, "unhealthy", "disconnected") };
-    let body = format!(
-        r#"{{"status":"{health}","database":"{database}","engine":"segments-rust","version":"{VERSION}"}}"#
-    );
+    let (status, health, database) =
+        if up { (200, "healthy", "connected") } else { (503, "unhealthy", "disconnected") };
+    let body =
+        format!(r#"{{"status":"{health}","database":"{database}","engine":"segments-rust","version":"{VERSION}"}}"#);
     Response::json(status, body)
 }
 
@@ -39,7 +39,8 @@ mod tests {
     #[test]
     fn health_says_the_two_words_that_tools_look_for() {
         let up = readiness(true);
-        let want = format!(r#"{{"status":"healthy","database":"connected","engine":"segments-rust","version":"{VERSION}"}}"#);
+        let want =
+            format!(r#"{{"status":"healthy","database":"connected","engine":"segments-rust","version":"{VERSION}"}}"#);
         assert_eq!((up.status, String::from_utf8(up.body).unwrap()), (200, want));
         let down = readiness(false);
         assert_eq!(down.status, 503);

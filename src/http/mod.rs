@@ -21,8 +21,8 @@ pub mod refusals;
 pub mod reply;
 pub mod resources;
 pub mod routes;
-pub mod transaction;
 pub mod status;
+pub mod transaction;
 
 use bytes::Bytes;
 use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};

@@ -40,8 +40,12 @@ fn asked(body: &[u8]) -> Result<Value, String> {
     let text = |name: &str| match body.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.is_empty() => Ok(None),
-        Some(Value::String(text)) if text.len() > NAME_BYTES_MAX => Err(format!("{name} is longer than {NAME_BYTES_MAX} bytes")),
-        Some(Value::String(text)) if text.contains(char::is_control) => Err(format!("control characters are not allowed in {name}")),
+        Some(Value::String(text)) if text.len() > NAME_BYTES_MAX => {
+            Err(format!("{name} is longer than {NAME_BYTES_MAX} bytes"))
+        }
+        Some(Value::String(text)) if text.contains(char::is_control) => {
+            Err(format!("control characters are not allowed in {name}"))
+        }
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(_) => Err(format!("{name} must be a string")),
     };
@@ -91,9 +95,21 @@ mod tests {
     #[test]
     fn the_body_of_a_redrive() {
         let got = asked(br#"{"queue":"q","error":"boom","from":"2026-09-12","rate":100000,"dryRun":true}"#).unwrap();
-        assert_eq!((&got["rate"], &got["dryRun"], &got["error"], &got["group"]), (&json!(500), &json!(true), &json!("boom"), &Value::Null));
+        assert_eq!(
+            (&got["rate"], &got["dryRun"], &got["error"], &got["group"]),
+            (&json!(500), &json!(true), &json!("boom"), &Value::Null)
+        );
         assert_eq!(got["from"], "2026-09-12T00:00:00.000000Z");
-        for body in ["", "[]", "{}", r#"{"queue":""}"#, r#"{"queue":5}"#, r#"{"queue":"q","rate":0}"#, r#"{"queue":"q","to":"soon"}"#, r#"{"queue":"q","dryRun":1}"#] {
+        for body in [
+            "",
+            "[]",
+            "{}",
+            r#"{"queue":""}"#,
+            r#"{"queue":5}"#,
+            r#"{"queue":"q","rate":0}"#,
+            r#"{"queue":"q","to":"soon"}"#,
+            r#"{"queue":"q","dryRun":1}"#,
+        ] {
             assert!(asked(body.as_bytes()).is_err(), "{body}");
         }
     }

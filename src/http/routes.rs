@@ -282,10 +282,9 @@ impl Service for Api {
         request.tenant = ticket.tenant;
         match ticket.to {
             To::Route(route, params) => (route.handler)(self.core.clone(), request, params),
-            To::Options(allow) => Box::pin(std::future::ready(Response {
-                headers: vec![("allow", allow)],
-                ..Response::empty(204)
-            })),
+            To::Options(allow) => {
+                Box::pin(std::future::ready(Response { headers: vec![("allow", allow)], ..Response::empty(204) }))
+            }
         }
     }
 

@@ -131,7 +131,10 @@ mod tests {
         metrics.shard(0).push(2, 10);
         metrics.shard(0).pop(5);
         let got: Value = serde_json::from_str(&metrics_json(&metrics)).unwrap();
-        assert_eq!((&got["requests"], &got["messages"]), (&json!({"total": 3, "rate": 0}), &json!({"total": 15, "rate": 0})));
+        assert_eq!(
+            (&got["requests"], &got["messages"]),
+            (&json!({"total": 3, "rate": 0}), &json!({"total": 15, "rate": 0}))
+        );
         assert_eq!(got["database"], json!({"poolSize": 160, "idleConnections": 0, "waitingRequests": 0}));
         assert!(got["memory"]["rss"].as_u64().unwrap() > 0);
         assert_eq!(got["cpu"], json!({"user": 0, "system": 0}));

@@ -46,64 +46,65 @@ pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Res
     if client.is_closed() {
         return Err(StoreError::Unavailable("the connection is closed".into()));
     }
-    let answer = client.query_typed(
-        BUNDLE,
-        &[
-            param(&column(l, |i| lanes[i].0)),
-            param(&column(l, |i| lanes[i].1.partition.map_or(0, |id| id.0))),
-            param(&column(l, |i| lanes[i].1.verified.0)),
-            param(&column(l, |i| lanes[i].1.count() as i32)),
-            param(&column(l, |i| written(i) && !lanes[i].1.draft.all_minted)),
-            param(&column(l, |i| stored[i].0 as i16)),
-            param(&column(l, |i| lanes[i].1.draft.flags as i16)),
-            param(&column(l, |i| lanes[i].1.draft.frames.len() as i32)),
-            param(&column(l, |i| stored[i].1.len() as i32)),
-            param(&blob(l, |i| if written(i) { &lanes[i].1.draft.keys[..] } else { &[] })),
-            param(&blob(l, |i| &stored[i].1[..])),
-            param(&column(n, |i| made[i].0)),
-            param(&column(n, |i| made[i].1.draft.lane.tenant.0)),
-            param(&column(n, |i| &*made[i].1.draft.lane.queue)),
-            param(&column(n, |i| &*made[i].1.draft.lane.partition)),
-            param(&column(n, |i| made[i].1.draft.lane.slot() as i32)),
-            param(&column(m, |i| moves[i].0)),
-            param(&column(m, |i| moves[i].1.partition.0)),
-            param(&column(m, |i| moves[i].1.group.0)),
-            param(&column(m, |i| moves[i].1.version)),
-            param(&column(m, |i| match moves[i].1.lease {
-                LeaseMust::Any => 0i16,
-                LeaseMust::Live => 1,
-                LeaseMust::Over => 2,
-            })),
-            param(&column(m, |i| moves[i].1.to.is_some())),
-            param(&column(m, |i| to(i).committed.0)),
-            param(&column(m, |i| match to(i).lease {
-                LeaseTo::Keep => 0i16,
-                LeaseTo::Clear => 1,
-                LeaseTo::Set { .. } => 2,
-            })),
-            param(&nullable(m, |i| match to(i).lease {
-                LeaseTo::Set { id, .. } => Some(id.0),
-                _ => None,
-            })),
-            param(&column(m, |i| match to(i).lease {
-                LeaseTo::Set { secs, .. } => secs.min(i32::MAX as u32) as i32,
-                _ => 0,
-            })),
-            param(&nullable(m, |i| to(i).batch_end.map(|o| o.0))),
-            param(&column(m, |i| to(i).retry_count as i32)),
-            param(&nullable(m, |i| to(i).attempt_start.map(|o| o.0))),
-            param(&column(m, |i| to(i).attempt_count as i32)),
-            param(&column(d, |i| letters[i].0)),
-            param(&column(d, |i| letters[i].1.offset.0)),
-            param(&column(d, |i| letters[i].1.id.0)),
-            param(&column(d, |i| Utf8(&letters[i].1.transaction_id))),
-            param(&column(d, |i| &letters[i].1.payload[..])),
-            param(&column(d, |i| letters[i].1.encrypted)),
-            param(&column(d, |i| &*letters[i].1.error)),
-            param(&column(d, |i| letters[i].1.retry_count as i32)),
-        ],
-    )
-    .await;
+    let answer = client
+        .query_typed(
+            BUNDLE,
+            &[
+                param(&column(l, |i| lanes[i].0)),
+                param(&column(l, |i| lanes[i].1.partition.map_or(0, |id| id.0))),
+                param(&column(l, |i| lanes[i].1.verified.0)),
+                param(&column(l, |i| lanes[i].1.count() as i32)),
+                param(&column(l, |i| written(i) && !lanes[i].1.draft.all_minted)),
+                param(&column(l, |i| stored[i].0 as i16)),
+                param(&column(l, |i| lanes[i].1.draft.flags as i16)),
+                param(&column(l, |i| lanes[i].1.draft.frames.len() as i32)),
+                param(&column(l, |i| stored[i].1.len() as i32)),
+                param(&blob(l, |i| if written(i) { &lanes[i].1.draft.keys[..] } else { &[] })),
+                param(&blob(l, |i| &stored[i].1[..])),
+                param(&column(n, |i| made[i].0)),
+                param(&column(n, |i| made[i].1.draft.lane.tenant.0)),
+                param(&column(n, |i| &*made[i].1.draft.lane.queue)),
+                param(&column(n, |i| &*made[i].1.draft.lane.partition)),
+                param(&column(n, |i| made[i].1.draft.lane.slot() as i32)),
+                param(&column(m, |i| moves[i].0)),
+                param(&column(m, |i| moves[i].1.partition.0)),
+                param(&column(m, |i| moves[i].1.group.0)),
+                param(&column(m, |i| moves[i].1.version)),
+                param(&column(m, |i| match moves[i].1.lease {
+                    LeaseMust::Any => 0i16,
+                    LeaseMust::Live => 1,
+                    LeaseMust::Over => 2,
+                })),
+                param(&column(m, |i| moves[i].1.to.is_some())),
+                param(&column(m, |i| to(i).committed.0)),
+                param(&column(m, |i| match to(i).lease {
+                    LeaseTo::Keep => 0i16,
+                    LeaseTo::Clear => 1,
+                    LeaseTo::Set { .. } => 2,
+                })),
+                param(&nullable(m, |i| match to(i).lease {
+                    LeaseTo::Set { id, .. } => Some(id.0),
+                    _ => None,
+                })),
+                param(&column(m, |i| match to(i).lease {
+                    LeaseTo::Set { secs, .. } => secs.min(i32::MAX as u32) as i32,
+                    _ => 0,
+                })),
+                param(&nullable(m, |i| to(i).batch_end.map(|o| o.0))),
+                param(&column(m, |i| to(i).retry_count as i32)),
+                param(&nullable(m, |i| to(i).attempt_start.map(|o| o.0))),
+                param(&column(m, |i| to(i).attempt_count as i32)),
+                param(&column(d, |i| letters[i].0)),
+                param(&column(d, |i| letters[i].1.offset.0)),
+                param(&column(d, |i| letters[i].1.id.0)),
+                param(&column(d, |i| Utf8(&letters[i].1.transaction_id))),
+                param(&column(d, |i| &letters[i].1.payload[..])),
+                param(&column(d, |i| letters[i].1.encrypted)),
+                param(&column(d, |i| &*letters[i].1.error)),
+                param(&column(d, |i| letters[i].1.retry_count as i32)),
+            ],
+        )
+        .await;
     let rows = answer.map_err(|error| {
         let code = error.as_db_error().map(|e| e.code().code().to_owned());
         match judge(&error, Nature::Writes) {
@@ -121,7 +122,8 @@ pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Res
     for (row, i) in rows.iter().zip(0..) {
         let mut columns = Columns::of(row);
         let (kind, state): (i16, i16) = (columns.get()?, columns.get()?);
-        let (n1, n2, n3) = (columns.get::<Option<i64>>()?, columns.get::<Option<i64>>()?, columns.get::<Option<i64>>()?);
+        let (n1, n2, n3) =
+            (columns.get::<Option<i64>>()?, columns.get::<Option<i64>>()?, columns.get::<Option<i64>>()?);
         let at = columns.stamp_opt()?;
         now = columns.stamp()?;
         if kind == 0 {

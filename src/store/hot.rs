@@ -134,7 +134,9 @@ async fn append_waiting(
         ],
     )
     .await?;
-    let [row] = &answer[..] else { return Err(StoreError::Unknown(format!("{} outcomes for 1 question", answer.len()))) };
+    let [row] = &answer[..] else {
+        return Err(StoreError::Unknown(format!("{} outcomes for 1 question", answer.len())));
+    };
     let mut columns = Columns::of(row);
     let state: i16 = columns.get()?;
     let last = columns.offset()?;

@@ -23,8 +23,8 @@ pub use bundle::bundle;
 pub use cold::{call, purge_dead, state};
 pub use connect::{Conn, Target};
 pub use hot::{append, move_cursors, ping};
-pub use runs::{purge_runs, store_run};
 pub use migrate::{BootError, StoreFacts, boot};
+pub use runs::{purge_runs, store_run};
 pub use tokio_postgres::Client;
 
 use queen_shards::effect::StoreError;

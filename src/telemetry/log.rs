@@ -108,7 +108,11 @@ fn format_line(
 ) {
     let name = level.name();
     if json {
-        let _ = write!(line, "{{\"timestamp\":\"{}\",\"level\":\"{name}\",\"target\":\"{target}\",\"message\":", Utc(micros));
+        let _ = write!(
+            line,
+            "{{\"timestamp\":\"{}\",\"level\":\"{name}\",\"target\":\"{target}\",\"message\":",
+            Utc(micros)
+        );
         quoted(line, &clipped(message));
     } else {
         let _ = write!(line, "{}  {name}  {target}  ", Utc(micros));
@@ -352,7 +356,10 @@ mod tests {
         let got = line(true, &[("n", &-1.5), ("b", &true), ("id", &"007"), ("q", &"a\"b\u{1}")]);
         let json: serde_json::Value = serde_json::from_str(&got).unwrap();
         assert_eq!(json["timestamp"], "2023-11-14T22:13:20.123Z");
-        assert_eq!((&json["level"], &json["target"], &json["message"]), (&"INFO".into(), &"boot".into(), &"it is\nup".into()));
+        assert_eq!(
+            (&json["level"], &json["target"], &json["message"]),
+            (&"INFO".into(), &"boot".into(), &"it is\nup".into())
+        );
         assert_eq!((&json["n"], &json["b"], &json["id"]), (&(-1.5).into(), &true.into(), &"007".into()));
         assert_eq!(json["q"], "a\"b\u{1}");
         assert!(got.ends_with("}\n"));

@@ -36,7 +36,8 @@ pub fn text(boot: &Boot) -> String {
     let _ = writeln!(out, "  stores    {}", boot.postgres);
     let _ = writeln!(out, "  stop      Ctrl-C; metrics: {url}/metrics/prometheus");
     let _ = writeln!(out, "\nPush a message, pop it, acknowledging on delivery:\n");
-    let _ = writeln!(out, "curl -s {url}/api/v1/push -d '{{\"items\":[{{\"queue\":\"hello\",\"payload\":{{\"n\":1}}}}]}}'");
+    let _ =
+        writeln!(out, "curl -s {url}/api/v1/push -d '{{\"items\":[{{\"queue\":\"hello\",\"payload\":{{\"n\":1}}}}]}}'");
     let _ = writeln!(out, "curl -s '{url}/api/v1/pop/queue/hello?autoAck=true'");
     out
 }
@@ -68,7 +69,10 @@ mod tests {
         assert!(text.lines().count() <= 12, "{text}");
         let last: Vec<_> = text.lines().rev().take(2).collect();
         assert_eq!(last[0], "curl -s 'http://localhost:6632/api/v1/pop/queue/hello?autoAck=true'");
-        assert_eq!(last[1], "curl -s http://localhost:6632/api/v1/push -d '{\"items\":[{\"queue\":\"hello\",\"payload\":{\"n\":1}}]}'");
+        assert_eq!(
+            last[1],
+            "curl -s http://localhost:6632/api/v1/push -d '{\"items\":[{\"queue\":\"hello\",\"payload\":{\"n\":1}}]}'"
+        );
         assert!(text.starts_with("queen 0.1.0 is ready after 1.2 s\n"));
     }
 }

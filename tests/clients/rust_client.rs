@@ -27,7 +27,8 @@ pub async fn flows(broker: &Broker) {
 }
 
 async fn push_n(queen: &Queen, queue: &str, partition: &str, n: i64) {
-    let results = queen.queue(queue).partition(partition).push_many((0..n).map(|i| json!({"n": i}))).await.expect("push");
+    let results =
+        queen.queue(queue).partition(partition).push_many((0..n).map(|i| json!({"n": i}))).await.expect("push");
     assert_eq!(results.len(), n as usize);
     assert!(results.iter().all(|r| r.status == PushStatus::Queued), "{results:?}");
 }
@@ -108,7 +109,9 @@ async fn a_handler_that_fails_ends_in_the_dead_letters(queen: &Queen, broker: &B
 async fn pop_ack_nack_and_renew(queen: &Queen) {
     let queue = unique("rs-pop");
     push_n(queen, &queue, "p", 4).await;
-    let pop = || async { queen.queue(&queue).group("g").subscription_mode(SubscriptionMode::All).batch(10).pop().await.expect("pop") };
+    let pop = || async {
+        queen.queue(&queue).group("g").subscription_mode(SubscriptionMode::All).batch(10).pop().await.expect("pop")
+    };
     let first = pop().await;
     assert_eq!(first.len(), 4);
     assert!(queen.renew(&first[0], Some(30)).await.expect("renew"));
@@ -120,7 +123,8 @@ async fn pop_ack_nack_and_renew(queen: &Queen) {
     assert!(queen.ack_with(&second[0], AckStatus::Retry, None).await.expect("retry").success);
     let third = pop().await;
     assert!(queen.ack_all(&third).await.expect("ack").iter().all(|r| r.success));
-    let auto = queen.queue(&queue).group("h").subscription_mode(SubscriptionMode::All).batch(10).commit_on_delivery(true);
+    let auto =
+        queen.queue(&queue).group("h").subscription_mode(SubscriptionMode::All).batch(10).commit_on_delivery(true);
     assert_eq!(auto.pop().await.expect("pop").len(), 4);
     assert!(auto.wait(false).pop().await.expect("pop").is_empty());
 }
@@ -146,7 +150,8 @@ async fn start_at_a_timestamp(queen: &Queen) {
     }
     let all = queen.queue(&queue).batch(10).pop().await.expect("pop");
     assert_eq!(all.len(), 4);
-    let from = queen.queue(&queue).group("from").subscription_from(&all[2].created_at).batch(10).pop().await.expect("pop");
+    let from =
+        queen.queue(&queue).group("from").subscription_from(&all[2].created_at).batch(10).pop().await.expect("pop");
     assert_eq!(from.iter().map(|m| &m.id).collect::<Vec<_>>(), [&all[2].id, &all[3].id]);
 }
 
@@ -158,7 +163,8 @@ async fn a_parked_consumer_gets_a_late_message(queen: &Queen) {
     let consuming = tokio::spawn(async move { consuming.consume(handler).await.expect("consume") });
     tokio::time::sleep(Duration::from_millis(300)).await;
     push_n(queen, &queue, "p", 1).await;
-    let summary = tokio::time::timeout(Duration::from_secs(5), consuming).await.expect("woken in time").expect("joined");
+    let summary =
+        tokio::time::timeout(Duration::from_secs(5), consuming).await.expect("woken in time").expect("joined");
     assert_eq!(summary.acked, 1);
 }
 

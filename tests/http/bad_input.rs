@@ -24,7 +24,22 @@ fn expect_no_queue(b: &Broker, queue: &str) {
 #[test]
 fn bodies_that_are_no_push() {
     let b = two_shards();
-    for body in ["", " ", "nonsense", "{", "[]", "null", "7", "{}", r#"{"items":null}"#, r#"{"items":{}}"#, r#"{"items":"x"}"#, r#"{"items":[1]}"#, r#"{"items":[null]}"#, r#"{"items":[]} x"#] {
+    for body in [
+        "",
+        " ",
+        "nonsense",
+        "{",
+        "[]",
+        "null",
+        "7",
+        "{}",
+        r#"{"items":null}"#,
+        r#"{"items":{}}"#,
+        r#"{"items":"x"}"#,
+        r#"{"items":[1]}"#,
+        r#"{"items":[null]}"#,
+        r#"{"items":[]} x"#,
+    ] {
         expect_400(&push_body(b, body), "bad body: ");
     }
 }
@@ -47,7 +62,13 @@ fn wrong_types_refuse_the_whole_request() {
         let body = format!(r#"{{"items":[{{"queue":"{q}","payload":1}},{{{field},"payload":1}}]}}"#);
         expect_400(&push_body(b, body), "bad body: ");
     }
-    for field in [r#""partition":1"#, r#""partition":{}"#, r#""partition":true"#, r#""transactionId":1"#, r#""transactionId":[]"#] {
+    for field in [
+        r#""partition":1"#,
+        r#""partition":{}"#,
+        r#""partition":true"#,
+        r#""transactionId":1"#,
+        r#""transactionId":[]"#,
+    ] {
         let body = format!(r#"{{"items":[{{"queue":"{q}","payload":1,{field}}}]}}"#);
         expect_400(&push_body(b, body), "bad body: ");
     }
@@ -60,7 +81,9 @@ fn invalid_utf8_and_broken_escapes_are_no_json() {
     let q = unique("bad");
     for text in [&b"\xff"[..], b"\xc3\x28", b"\xed\xa0\x80", br"\ud800", br"\x41", br"\u12", b"raw\ttab"] {
         for field in ["queue", "partition", "transactionId"] {
-            let mut body = format!(r#"{{"items":[{{"queue":"{q}","payload":1}},{{"queue":"{q}","payload":1,"{field}":""#).into_bytes();
+            let mut body =
+                format!(r#"{{"items":[{{"queue":"{q}","payload":1}},{{"queue":"{q}","payload":1,"{field}":""#)
+                    .into_bytes();
             body.extend_from_slice(text);
             body.extend_from_slice(br#""}]}"#);
             assert_eq!(push_body(b, &body).status, 400, "{field}: {text:?}");
@@ -129,7 +152,9 @@ fn names_over_1024_bytes_and_with_controls_are_400_outside_push() {
         }
     }
     assert_eq!(b.post("/api/v1/configure", &json!({"queue": "a\u{0}b"})).status, 400);
-    for path in ["/api/v1/pop/queue/%FF", "/api/v1/pop/queue/a/partition/%C3%28", "/api/v1/pop/queue/a?consumerGroup=%FF"] {
+    for path in
+        ["/api/v1/pop/queue/%FF", "/api/v1/pop/queue/a/partition/%C3%28", "/api/v1/pop/queue/a?consumerGroup=%FF"]
+    {
         assert_eq!(b.get(path).status, 400, "{path}: not UTF-8");
     }
     let fits = "é".repeat(512);
@@ -140,10 +165,29 @@ fn names_over_1024_bytes_and_with_controls_are_400_outside_push() {
 #[test]
 fn ack_bodies_of_a_wrong_shape() {
     let b = two_shards();
-    for body in ["", "x", "[]", "null", r#"{"transactionId":1}"#, r#"{"partitionId":57607}"#, r#"{"status":true}"#, r#"{"leaseId":{}}"#, r#"{"consumerGroup":1}"#, r#"{"error":["x"]}"#] {
+    for body in [
+        "",
+        "x",
+        "[]",
+        "null",
+        r#"{"transactionId":1}"#,
+        r#"{"partitionId":57607}"#,
+        r#"{"status":true}"#,
+        r#"{"leaseId":{}}"#,
+        r#"{"consumerGroup":1}"#,
+        r#"{"error":["x"]}"#,
+    ] {
         expect_400(&b.send("POST", "/api/v1/ack", Some(body.as_bytes())), "bad body: ");
     }
-    for body in ["", "x", "[]", r#"{"acknowledgments":{}}"#, r#"{"acknowledgments":[1]}"#, r#"{"acknowledgments":[{"status":1}]}"#, r#"{"consumerGroup":7,"acknowledgments":[]}"#] {
+    for body in [
+        "",
+        "x",
+        "[]",
+        r#"{"acknowledgments":{}}"#,
+        r#"{"acknowledgments":[1]}"#,
+        r#"{"acknowledgments":[{"status":1}]}"#,
+        r#"{"consumerGroup":7,"acknowledgments":[]}"#,
+    ] {
         expect_400(&b.send("POST", "/api/v1/ack/batch", Some(body.as_bytes())), "bad body: ");
     }
     for body in ["{}", r#"{"acknowledgments":[]}"#] {
@@ -160,7 +204,10 @@ fn acks_that_name_nothing_are_answered_per_item() {
     let pop = b.pop(&q, "");
     let cases: [(Value, Option<&str>); 4] = [
         (json!({"transactionId": "m0", "partitionId": "9223372036854775807"}), Some("consumer not found")),
-        (json!({"transactionId": "m0", "partitionId": pop.partition_id, "leaseId": "nonsense"}), Some("invalid or expired lease")),
+        (
+            json!({"transactionId": "m0", "partitionId": pop.partition_id, "leaseId": "nonsense"}),
+            Some("invalid or expired lease"),
+        ),
         (json!({"transactionId": "m0", "partitionId": "not a number"}), None),
         (json!({}), None),
     ];
@@ -193,8 +240,16 @@ fn an_answer_to_an_ack_has_exactly_the_keys_of_the_contract_in_order() {
 fn status_words_are_case_sensitive_and_unknown_ones_never_complete() {
     let b = two_shards();
     for (word, completes) in [
-        (json!(null), true), (json!("completed"), true), (json!("success"), true), (json!("acked"), true), (json!("ok"), true),
-        (json!("Completed"), false), (json!("COMPLETED"), false), (json!(""), false), (json!("nack"), false), (json!("done"), false),
+        (json!(null), true),
+        (json!("completed"), true),
+        (json!("success"), true),
+        (json!("acked"), true),
+        (json!("ok"), true),
+        (json!("Completed"), false),
+        (json!("COMPLETED"), false),
+        (json!(""), false),
+        (json!("nack"), false),
+        (json!("done"), false),
     ] {
         let q = unique("word");
         b.push_n(&q, "p", "m", 1);

@@ -12,7 +12,10 @@ fn seeks_deletes_retention_and_traffic_do_not_deadlock() {
     let b = &Setup::clean().env("RETENTION_INTERVAL", "100").start();
     let queues: Vec<String> = (0..3).map(|_| unique("churn")).collect();
     for queue in &queues {
-        b.configure(queue, json!({"retentionEnabled": true, "retentionSeconds": 2, "completedRetentionSeconds": 1, "leaseTime": 2}));
+        b.configure(
+            queue,
+            json!({"retentionEnabled": true, "retentionSeconds": 2, "completedRetentionSeconds": 1, "leaseTime": 2}),
+        );
     }
     let secs = std::env::var("QUEEN_CHURN_SECS").ok().and_then(|text| text.parse().ok()).unwrap_or(SECS);
     let until = Instant::now() + Duration::from_secs(secs);
@@ -35,7 +38,9 @@ fn seeks_deletes_retention_and_traffic_do_not_deadlock() {
                     send("POST", "/api/v1/push".into(), Some(json!({"items": [item(0), item(1), item(2), item(5)]})))
                 }
                 5..9 => {
-                    let path = format!("/api/v1/pop/queue/{queue}?consumerGroup={group}&subscriptionMode=all&batch=20&partitions=4");
+                    let path = format!(
+                        "/api/v1/pop/queue/{queue}?consumerGroup={group}&subscriptionMode=all&batch=20&partitions=4"
+                    );
                     let answer = send("GET", path, None);
                     if answer.status == 200 {
                         let pop = answer.json();
@@ -43,7 +48,11 @@ fn seeks_deletes_retention_and_traffic_do_not_deadlock() {
                         let acks: Vec<Value> = messages.iter().enumerate().map(|(i, m)| json!({
                             "transactionId": m["transactionId"], "partitionId": m["partitionId"], "leaseId": m["leaseId"],
                             "status": if i % 7 == 3 { "dlq" } else { "completed" }})).collect();
-                        send("POST", "/api/v1/ack/batch".into(), Some(json!({"consumerGroup": group, "acknowledgments": acks})));
+                        send(
+                            "POST",
+                            "/api/v1/ack/batch".into(),
+                            Some(json!({"consumerGroup": group, "acknowledgments": acks})),
+                        );
                     }
                     answer
                 }
@@ -83,7 +92,8 @@ fn seeks_deletes_retention_and_traffic_do_not_deadlock() {
         assert!(failed.is_empty(), "{failed:?}");
     });
     let database = b.database.as_ref().expect("a database");
-    let deadlocks = shared_postgres().query(database, "select deadlocks from pg_stat_database where datname = current_database()");
+    let deadlocks =
+        shared_postgres().query(database, "select deadlocks from pg_stat_database where datname = current_database()");
     assert_eq!(deadlocks.trim(), "0");
     assert!(!b.log().contains("40P01") && !b.log().contains("deadlock"), "{}", b.log());
 }

@@ -21,7 +21,8 @@ fn others() -> Value {
 fn an_answer_has_the_effective_options_in_the_shape_of_the_contract() {
     let b = two_shards();
     let q = unique("cfg");
-    let answer = b.post("/api/v1/configure", &json!({"queue": q, "namespace": "billing", "task": "refund", "options": {}}));
+    let answer =
+        b.post("/api/v1/configure", &json!({"queue": q, "namespace": "billing", "task": "refund", "options": {}}));
     assert_eq!(answer.status, 200);
     let body = answer.json();
     assert!(body["queueId"].as_str().is_some_and(|id| id.len() == 36), "{body}");
@@ -44,7 +45,9 @@ fn all_options_are_stored_reset_by_null_and_replaced() {
         assert_eq!(got, want, "null resets {name} alone");
         b.configure(&q, others());
     }
-    let replaced = b.post("/api/v1/configure", &json!({"queue": q, "mode": "replace", "options": {"ttl": 99, "priority": null}})).json();
+    let replaced = b
+        .post("/api/v1/configure", &json!({"queue": q, "mode": "replace", "options": {"ttl": 99, "priority": null}}))
+        .json();
     let mut want = defaults();
     want["ttl"] = 99.into();
     assert_eq!(replaced["options"], want);
@@ -56,15 +59,29 @@ fn namespace_and_task_come_from_the_bag_else_the_top() {
     let q = unique("cfg");
     let set = |body: Value| {
         let answer = b.post("/api/v1/configure", &body).json();
-        (answer["namespace"].as_str().unwrap_or_default().to_owned(), answer["task"].as_str().unwrap_or_default().to_owned())
+        (
+            answer["namespace"].as_str().unwrap_or_default().to_owned(),
+            answer["task"].as_str().unwrap_or_default().to_owned(),
+        )
     };
     let pair = |n: &str, t: &str| (n.to_owned(), t.to_owned());
-    assert_eq!(set(json!({"queue": q, "namespace": "top", "task": "", "options": {"namespace": "bag"}})), pair("bag", ""));
+    assert_eq!(
+        set(json!({"queue": q, "namespace": "top", "task": "", "options": {"namespace": "bag"}})),
+        pair("bag", "")
+    );
     assert_eq!(set(json!({"queue": q, "task": "top", "options": {}})), pair("bag", "top"));
     assert_eq!(set(json!({"queue": q, "namespace": 7, "options": {"task": null}})), pair("bag", ""));
-    assert_eq!(set(json!({"queue": q, "options": {"namespace": null}})), pair("", ""), "configure derives nothing from the name");
+    assert_eq!(
+        set(json!({"queue": q, "options": {"namespace": null}})),
+        pair("", ""),
+        "configure derives nothing from the name"
+    );
     let bare = b.post("/api/v1/configure", &json!({"queue": q, "ttl": 5, "namespace": "flat"})).json();
-    assert_eq!((&bare["options"]["ttl"], &bare["namespace"]), (&json!(5), &json!("flat")), "without `options` the top level is the bag");
+    assert_eq!(
+        (&bare["options"]["ttl"], &bare["namespace"]),
+        (&json!(5), &json!("flat")),
+        "without `options` the top level is the bag"
+    );
 }
 
 #[test]
@@ -75,20 +92,36 @@ fn refusals_and_their_texts() {
         let answer = b.post("/api/v1/configure", &body);
         assert_eq!((answer.status, answer.text().as_str()), (400, r#"{"error":"queue is required"}"#), "{body}");
     }
-    for (mode, shown) in [(json!("Merge"), r#""Merge""#), (json!(""), r#""""#), (json!(7), "7"), (json!({"a": 1}), r#"{"a":1}"#)] {
+    for (mode, shown) in
+        [(json!("Merge"), r#""Merge""#), (json!(""), r#""""#), (json!(7), "7"), (json!({"a": 1}), r#"{"a":1}"#)]
+    {
         let answer = b.post("/api/v1/configure", &json!({"queue": q, "mode": mode, "options": {}}));
-        assert_eq!((answer.status, answer.error()), (400, format!(r#"mode must be "merge" or "replace", got {shown}"#)));
+        assert_eq!(
+            (answer.status, answer.error()),
+            (400, format!(r#"mode must be "merge" or "replace", got {shown}"#))
+        );
     }
     for mode in [json!(null), json!("merge")] {
-        assert_eq!(b.post("/api/v1/configure", &json!({"queue": unique("cfg"), "mode": mode, "options": {"mode": "x"}})).status, 200);
+        assert_eq!(
+            b.post("/api/v1/configure", &json!({"queue": unique("cfg"), "mode": mode, "options": {"mode": "x"}}))
+                .status,
+            200
+        );
     }
     for body in ["", "x", "[]", "null"] {
         assert_eq!(b.send("POST", "/api/v1/configure", Some(body.as_bytes())).status, 400, "{body:?}");
     }
     for options in [
-        json!({"leaseTime": "soon"}), json!({"leaseTime": true}), json!({"leaseTime": [1]}), json!({"leaseTime": 3_000_000_000u64}),
-        json!({"retryLimit": 1.5}), json!({"deadLetterQueue": 2}), json!({"deadLetterQueue": "maybe"}), json!({"namespace": 4}),
-        json!({"retentionSinkHold": 4}), json!({"ttl": 1e300}),
+        json!({"leaseTime": "soon"}),
+        json!({"leaseTime": true}),
+        json!({"leaseTime": [1]}),
+        json!({"leaseTime": 3_000_000_000u64}),
+        json!({"retryLimit": 1.5}),
+        json!({"deadLetterQueue": 2}),
+        json!({"deadLetterQueue": "maybe"}),
+        json!({"namespace": 4}),
+        json!({"retentionSinkHold": 4}),
+        json!({"ttl": 1e300}),
     ] {
         let answer = b.post("/api/v1/configure", &json!({"queue": q, "options": options}));
         assert_eq!(answer.status, 400, "{options}: {}", answer.text());
@@ -109,13 +142,20 @@ fn refusals_and_their_texts() {
 fn numeric_and_boolean_text_is_accepted_and_two_options_are_clamped() {
     let b = two_shards();
     let q = unique("cfg");
-    let got = b.configure(&q, json!({"leaseTime": "45", "retryLimit": "0", "deadLetterQueue": "false", "retentionEnabled": "true"}));
+    let got = b.configure(
+        &q,
+        json!({"leaseTime": "45", "retryLimit": "0", "deadLetterQueue": "false", "retentionEnabled": "true"}),
+    );
     assert_eq!((&got["leaseTime"], &got["retryLimit"]), (&json!(45), &json!(0)));
     assert_eq!((&got["deadLetterQueue"], &got["retentionEnabled"]), (&json!(false), &json!(true)));
     let got = b.configure(&q, json!({"minPopWaitTime": 90_000, "dedupWindowSeconds": -4}));
     assert_eq!((&got["minPopWaitTime"], &got["dedupWindowSeconds"]), (&json!(60_000), &json!(0)));
     assert_eq!(b.configure(&q, json!({"minPopWaitTime": -1}))["minPopWaitTime"], 0);
-    assert_eq!(b.post("/api/v1/configure", &json!({"queue": "", "options": {}})).status, 200, "an empty name is allowed");
+    assert_eq!(
+        b.post("/api/v1/configure", &json!({"queue": "", "options": {}})).status,
+        200,
+        "an empty name is allowed"
+    );
 }
 
 #[test]
@@ -138,7 +178,16 @@ fn an_implicit_queue_has_a_lease_of_60_until_its_first_configure() {
 fn concurrent_calls_lose_no_option() {
     let b = two_shards();
     let q = unique("cfg");
-    let names = ["priority", "leaseTime", "retryLimit", "retryDelay", "maxSize", "ttl", "retentionSeconds", "maxWaitTimeSeconds"];
+    let names = [
+        "priority",
+        "leaseTime",
+        "retryLimit",
+        "retryDelay",
+        "maxSize",
+        "ttl",
+        "retentionSeconds",
+        "maxWaitTimeSeconds",
+    ];
     at_once(names.len(), |i| b.configure(&q, json!({ names[i]: 17 + i })));
     let got = b.configure(&q, json!({}));
     for (i, name) in names.iter().enumerate() {

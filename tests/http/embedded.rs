@@ -14,7 +14,10 @@ fn postmaster(broker: &Broker, dir: &Path) -> Option<u32> {
         let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
         let command = String::from_utf8_lossy(&read("cmdline")).into_owned();
         let status = String::from_utf8_lossy(&read("status")).into_owned();
-        if command.contains(dir) && command.contains("postgres") && status.contains(&format!("PPid:\t{}\n", broker.pid())) {
+        if command.contains(dir)
+            && command.contains("postgres")
+            && status.contains(&format!("PPid:\t{}\n", broker.pid()))
+        {
             return Some(pid);
         }
     }
@@ -43,7 +46,8 @@ fn it_boots_without_configuration_serves_and_keeps_its_data() {
     b.complete("", &pop);
     let pid = postmaster(&b, &dir).expect("PostgreSQL is a child of the broker");
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
-    let uid = status.lines().find_map(|l| l.strip_prefix("Uid:")).and_then(|l| l.split_whitespace().next()).expect("a uid");
+    let uid =
+        status.lines().find_map(|l| l.strip_prefix("Uid:")).and_then(|l| l.split_whitespace().next()).expect("a uid");
     assert_ne!(uid, "0", "never as root");
     assert!(b.terminate().success(), "{}", b.log());
     eventually("PostgreSQL has stopped", || (!in_use(&dir)).then_some(()));
@@ -115,5 +119,9 @@ fn database_url_and_pg_settings_choose_an_external_server() {
     let other = postgres.create_database();
     let b = Setup::default().env("DATABASE_URL", &url).env("PG_DATABASE", &other).env("QUEEN_SHARDS", "1").start();
     b.push_n(&unique("url"), "p", "m", 1);
-    assert_eq!(postgres.query(&other, "select count(*) from queen.segments"), "1", "an explicit PG_* wins over its part");
+    assert_eq!(
+        postgres.query(&other, "select count(*) from queen.segments"),
+        "1",
+        "an explicit PG_* wins over its part"
+    );
 }

@@ -89,7 +89,10 @@ fn listings_and_refusals() {
     assert_eq!((&mine["queueName"], &mine["members"], &mine["totalLag"]), (&json!(q), &json!(1), &json!(4)));
     assert_eq!((&mine["subscriptionMode"], &mine["storage"]), (&json!("all"), &json!("segments")));
     let part = b.get(&path).json()[&q]["partitions"][0].clone();
-    assert_eq!((&part["partition"], &part["leaseActive"], &part["workerId"]), (&json!("p"), &json!(true), &json!(pop.lease_id)));
+    assert_eq!(
+        (&part["partition"], &part["leaseActive"], &part["workerId"]),
+        (&json!("p"), &json!(true), &json!(pop.lease_id))
+    );
     let late = b.get("/api/v1/consumer-groups/lagging?minLagSeconds=x").json();
     assert!(late.as_array().expect("an array").iter().all(|l| l["consumer_group"] != g.as_str()), "an hour by default");
 
@@ -99,7 +102,10 @@ fn listings_and_refusals() {
         assert_eq!((answer.status, answer.error().as_str()), (400, "subscriptionTimestamp is required"), "{body}");
     }
     let done = subscription(r#"{"subscriptionTimestamp":"2026-09-01T00:00:00Z"}"#).json();
-    assert_eq!(done, json!({"success": true, "consumerGroup": g, "newTimestamp": "2026-09-01T00:00:00Z", "rowsUpdated": 1}));
+    assert_eq!(
+        done,
+        json!({"success": true, "consumerGroup": g, "newTimestamp": "2026-09-01T00:00:00Z", "rowsUpdated": 1})
+    );
 
     let post = |path: String, body: &str| {
         let answer = b.send("POST", &path, Some(body.as_bytes()));
@@ -114,5 +120,8 @@ fn listings_and_refusals() {
 
     let gone = b.send("DELETE", &path, None).json();
     assert_eq!(gone, json!({"success": true, "consumerGroup": g, "deletedPartitions": 1, "metadataDeleted": true}));
-    assert_eq!((b.get(&path).text().as_str(), b.send("DELETE", &path, None).json()["deletedPartitions"].as_i64()), ("{}", Some(0)));
+    assert_eq!(
+        (b.get(&path).text().as_str(), b.send("DELETE", &path, None).json()["deletedPartitions"].as_i64()),
+        ("{}", Some(0))
+    );
 }

@@ -38,7 +38,8 @@ fn a_lost_database_is_503_within_2_s_and_comes_back_without_a_restart() {
     postgres.resume();
     within(Duration::from_secs(15), "/health says 200", || (b.get("/health").status == 200).then_some(()));
     b.push_n(&q, "p", "after", 2);
-    let keys: Vec<String> = b.drain(&q, "batch=100&wait=true&timeout=300", "").into_iter().map(|m| m.transaction_id).collect();
+    let keys: Vec<String> =
+        b.drain(&q, "batch=100&wait=true&timeout=300", "").into_iter().map(|m| m.transaction_id).collect();
     for key in ["before0", "before1", "before2", "after0", "after1"] {
         assert!(keys.iter().any(|k| k == key), "{key} is missing: {keys:?}");
     }
@@ -50,8 +51,11 @@ fn metrics_in_json_have_the_shape_of_the_contract() {
     b.push(json!([{"queue": unique("metrics"), "payload": 1}]));
     let body = b.get("/metrics").json();
     for (group, keys) in [
-        ("requests", &["total", "rate"][..]), ("messages", &["total", "rate"]), ("database", &["poolSize", "idleConnections", "waitingRequests"]),
-        ("memory", &["rss", "heapTotal", "heapUsed", "external", "arrayBuffers"]), ("cpu", &["user", "system"]),
+        ("requests", &["total", "rate"][..]),
+        ("messages", &["total", "rate"]),
+        ("database", &["poolSize", "idleConnections", "waitingRequests"]),
+        ("memory", &["rss", "heapTotal", "heapUsed", "external", "arrayBuffers"]),
+        ("cpu", &["user", "system"]),
     ] {
         for key in keys {
             assert!(body[group][key].is_number(), "{group}.{key}: {body}");
@@ -152,7 +156,10 @@ fn status_has_the_shape_of_the_contract() {
     let body = answer.json();
     for (group, keys) in [
         ("timeRange", &["from", "to"][..]),
-        ("messages", &["total", "pending", "processing", "completed", "failed", "deadLetter", "requests", "batchEfficiency"]),
+        (
+            "messages",
+            &["total", "pending", "processing", "completed", "failed", "deadLetter", "requests", "batchEfficiency"],
+        ),
         ("leases", &["active", "partitionsWithLeases", "totalBatchSize", "totalAcked"]),
         ("deadLetterQueue", &["totalMessages", "currentMessages", "affectedPartitions", "topErrors"]),
         ("errors", &["dbErrors", "ackFailed", "dlqMessages"]),

@@ -44,8 +44,15 @@ fn any_body_that_names_no_seconds_is_sixty() {
     let q = unique("lease");
     b.push_n(&q, "p", "m", 1);
     let pop = b.pop(&q, "leaseSeconds=1");
-    let bodies: [Option<&[u8]>; 7] =
-        [None, Some(b""), Some(b"{}"), Some(b"nonsense"), Some(br#"{"seconds":"9"}"#), Some(br#"{"seconds":1.5}"#), Some(b"[]")];
+    let bodies: [Option<&[u8]>; 7] = [
+        None,
+        Some(b""),
+        Some(b"{}"),
+        Some(b"nonsense"),
+        Some(br#"{"seconds":"9"}"#),
+        Some(br#"{"seconds":1.5}"#),
+        Some(b"[]"),
+    ];
     for body in bodies {
         assert_eq!(extend(b, &pop.lease_id, body)["renewed"], 1);
     }

@@ -93,7 +93,8 @@ fn kill_9_loses_nothing_that_was_answered() {
             let verdicts = b.push(part.iter().map(item).collect());
             assert!(verdicts.iter().all(|v| v["status"] == "duplicate"), "{verdicts:?}");
         }
-        let mut got: Vec<String> = b.drain(&q, "batch=500&partitions=3", "").into_iter().map(|m| m.transaction_id).collect();
+        let mut got: Vec<String> =
+            b.drain(&q, "batch=500&partitions=3", "").into_iter().map(|m| m.transaction_id).collect();
         got.sort();
         let count = got.len();
         got.dedup();
@@ -119,7 +120,10 @@ fn acks_and_leases_survive_kill_9() {
     let failed = b.ack_ok("g", &[again.messages[0].ack("failed")]).remove(0);
     assert_eq!(failed["dlq"], true, "the failure charged before the crash counts");
     assert_eq!(b.pop(&q, group).keys(), ["m2", "m3", "m4", "m5"]);
-    assert_eq!(b.push(json!([{"queue": q, "partition": "p", "transactionId": "m0", "payload": 1}]))[0]["status"], "duplicate");
+    assert_eq!(
+        b.push(json!([{"queue": q, "partition": "p", "transactionId": "m0", "payload": 1}]))[0]["status"],
+        "duplicate"
+    );
 }
 
 #[test]
@@ -139,7 +143,9 @@ fn two_brokers_boot_at_once_on_one_empty_database_and_serve_it() {
     // Both hold one window over one log: concurrent pushes of a key through both store one.
     for round in 0..10 {
         let key = format!("race{round}");
-        let verdicts = at_once(2, |i| brokers[i].push(json!([{"queue": q, "partition": "p", "transactionId": key, "payload": 1}])).remove(0));
+        let verdicts = at_once(2, |i| {
+            brokers[i].push(json!([{"queue": q, "partition": "p", "transactionId": key, "payload": 1}])).remove(0)
+        });
         let queued = verdicts.iter().filter(|v| v["status"] == "queued").count();
         assert_eq!((queued, &verdicts[0]["message_id"]), (1, &verdicts[1]["message_id"]), "{verdicts:?}");
     }
@@ -230,7 +236,8 @@ fn it_binds_loopback_unless_told_and_says_so() {
     let b = crate::harness::two_shards();
     assert!(b.log().contains("QUEEN_BIND_ADDR"), "{}", b.log());
     let table = std::fs::read_to_string("/proc/net/tcp").expect("/proc/net/tcp");
-    let listens: Vec<&str> = table.lines().filter(|l| l.contains(&format!(":{:04X} 00000000:0000 0A", b.port))).collect();
+    let listens: Vec<&str> =
+        table.lines().filter(|l| l.contains(&format!(":{:04X} 00000000:0000 0A", b.port))).collect();
     assert!(!listens.is_empty());
     assert!(listens.iter().all(|l| l.contains(&format!("0100007F:{:04X}", b.port))), "{listens:?}");
     let all = Setup::clean().env("QUEEN_BIND_ADDR", "0.0.0.0").start();

@@ -21,7 +21,10 @@ fn a_page_is_newest_first_with_payloads_as_they_came() {
     let q = unique("msg");
     b.push_n(&q, "a", "a", 3);
     b.push_n(&q, "b", "b", 2);
-    b.push_raw(format!(r#"{{"items":[{{"queue":"{q}","partition":"a","transactionId":"last","payload":{{"n": 1.0}}}}]}}"#).as_bytes());
+    b.push_raw(
+        format!(r#"{{"items":[{{"queue":"{q}","partition":"a","transactionId":"last","payload":{{"n": 1.0}}}}]}}"#)
+            .as_bytes(),
+    );
     let all = page(b, &format!("queue={q}"));
     assert_eq!((keys(&all), &all["total"]), (vec!["last", "b1", "b0", "a2", "a1", "a0"], &json!(6)));
     assert_eq!(keys(&page(b, &format!("queue={q}&limit=2&offset=1"))), ["b1", "b0"]);
@@ -44,7 +47,14 @@ fn statuses_follow_cursors_leases_and_dead_letters() {
     let q = unique("msgstatus");
     b.push_n(&q, "p", "m", 3);
     let pop = b.pop(&q, "consumerGroup=g&subscriptionMode=all&batch=1");
-    let status = || page(b, &format!("queue={q}"))["messages"].as_array().expect("rows").iter().map(|m| m["status"].as_str().expect("a status").to_owned()).collect::<Vec<_>>();
+    let status = || {
+        page(b, &format!("queue={q}"))["messages"]
+            .as_array()
+            .expect("rows")
+            .iter()
+            .map(|m| m["status"].as_str().expect("a status").to_owned())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(status(), ["processing"; 3], "a live lease covers the partition");
     b.complete("g", &pop);
     assert_eq!(status(), ["pending", "pending", "completed"]);
@@ -55,7 +65,10 @@ fn statuses_follow_cursors_leases_and_dead_letters() {
 
     let path = |t: &str| format!("/api/v1/messages/{}/{t}", pop.partition_id);
     let dead = b.get(&path("m1")).json();
-    assert_eq!((&dead["status"], &dead["data"], &dead["retryCount"]), (&json!("dead_letter"), &json!({"k": "m1"}), &json!(0)));
+    assert_eq!(
+        (&dead["status"], &dead["data"], &dead["retryCount"]),
+        (&json!("dead_letter"), &json!({"k": "m1"}), &json!(0))
+    );
     assert_eq!(dead["consumerGroups"], json!([{"name": "g", "group": "g", "consumed": true, "leaseExpiresAt": null}]));
     assert_eq!(dead["queueConfig"]["retryLimit"], 3);
     assert_eq!(dead["mode"], json!({"hasQueueMode": false, "busGroupsCount": 1, "type": "bus"}));
@@ -166,7 +179,10 @@ fn changed_refuses_and_reports() {
     let got = post(json!({"entries": [{"queue": q}, {"queue": unique("none")}, {"queue": q, "after": "x"}]})).json();
     let p = &got["entries"][0]["partitions"][0];
     assert_eq!((&p["name"], &p["lastOffset"], &p["logStart"]), (&json!("p"), &json!(1), &json!(0)));
-    assert_eq!((&got["entries"][1]["error"], &got["entries"][2]["error"]), (&json!("UNKNOWN_TOPIC_OR_PARTITION"), &json!("BAD_CURSOR")));
+    assert_eq!(
+        (&got["entries"][1]["error"], &got["entries"][2]["error"]),
+        (&json!("UNKNOWN_TOPIC_OR_PARTITION"), &json!("BAD_CURSOR"))
+    );
     assert_eq!(got["safeTimeDegraded"], false);
     let later = post(json!({"entries": [{"queue": q, "since": "2101-01-01"}]})).json();
     assert_eq!(later["entries"][0], json!({"queue": q, "partitions": [], "next": null}));

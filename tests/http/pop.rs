@@ -18,7 +18,8 @@ fn an_answer_has_exactly_the_keys_of_the_contract_in_order() {
     let (lease, part) = (text(&pop["leaseId"]), text(&pop["partitionId"]));
     let want = format!(
         r#"{{"success":true,"queue":"{q}","partition":"acct-7","partitionId":"{part}","leaseId":"{lease}","consumerGroup":"ledger","messages":[{{"id":"{}","transactionId":"k","traceId":null,"data":{{"cents":1250}},"producerSub":null,"createdAt":"{}","partitionId":"{part}","partition":"acct-7","leaseId":"{lease}","consumerGroup":"ledger","deliveryAttempt":1,"offset":0}}],"partitionsClaimed":1}}"#,
-        text(&m["id"]), text(&m["createdAt"])
+        text(&m["id"]),
+        text(&m["createdAt"])
     );
     assert_eq!(answer.text(), want);
     assert!(is_v7(&m["id"]) && is_v7(&pop["leaseId"]));
@@ -59,17 +60,34 @@ fn bad_parameters_are_refused_in_plain_text_before_any_work() {
     let b = two_shards();
     let q = unique("pop");
     for query in [
-        "batch=abc", "batch=", "batch=1.5", "partitions=x", "wait=yes", "wait=1", "wait=True", "timeout=-1", "timeout=soon",
-        "autoAck=on", "leaseSeconds=x", "autopilot=2", "frames=maybe", "conflation=no",
+        "batch=abc",
+        "batch=",
+        "batch=1.5",
+        "partitions=x",
+        "wait=yes",
+        "wait=1",
+        "wait=True",
+        "timeout=-1",
+        "timeout=soon",
+        "autoAck=on",
+        "leaseSeconds=x",
+        "autopilot=2",
+        "frames=maybe",
+        "conflation=no",
     ] {
-        for path in [format!("/api/v1/pop/queue/{q}"), format!("/api/v1/pop/queue/{q}/partition/p"), "/api/v1/pop".to_owned()] {
+        for path in
+            [format!("/api/v1/pop/queue/{q}"), format!("/api/v1/pop/queue/{q}/partition/p"), "/api/v1/pop".to_owned()]
+        {
             let answer = b.get(&format!("{path}?namespace=n&{query}"));
             assert_eq!(answer.status, 400, "{path} {query}");
             assert!(!answer.header("content-type").is_some_and(|t| t.contains("json")), "{path} {query}: {answer:?}");
         }
     }
     assert_eq!(b.get(&format!("/api/v1/resources/queues/{q}")).status, 404, "a refused pop creates nothing");
-    assert_eq!(b.get(&format!("/api/v1/pop/queue/{q}?batch=-3&partitions=-1&leaseSeconds=-9&unknown=%20x&timeout=5")).status, 204);
+    assert_eq!(
+        b.get(&format!("/api/v1/pop/queue/{q}?batch=-3&partitions=-1&leaseSeconds=-9&unknown=%20x&timeout=5")).status,
+        204
+    );
 }
 
 #[test]
@@ -86,7 +104,10 @@ fn discovery_needs_a_filter_and_honours_both() {
     b.push_keys(&format!("{other}.refund"), "p", &["other"]);
     let both = b.pop_path(&format!("/api/v1/pop?namespace={ns}&task=refund&autoAck=true&batch=10&partitions=10"));
     assert_eq!((both.keys(), both.queue.as_str()), (vec!["refund"], ""));
-    assert_eq!(b.pop_path(&format!("/api/v1/pop?namespace={ns}&autoAck=true&batch=10&partitions=10")).keys(), ["payout"]);
+    assert_eq!(
+        b.pop_path(&format!("/api/v1/pop?namespace={ns}&autoAck=true&batch=10&partitions=10")).keys(),
+        ["payout"]
+    );
     assert!(b.pop_path(&format!("/api/v1/pop?namespace={ns}&autoAck=true")).is_empty());
     assert_eq!(b.pop_path(&format!("/api/v1/pop?namespace={other}")).keys(), ["other"]);
 }
@@ -193,7 +214,11 @@ fn a_window_holds_from_the_first_waiting_message_or_until_a_hundred_wait() {
         let pop = b.pop(&q, "autoAck=true&batch=1000");
         (!pop.is_empty()).then_some(pop)
     });
-    assert!(start.elapsed() >= Duration::from_secs(2) && start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= Duration::from_secs(2) && start.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        start.elapsed()
+    );
     assert!(first.messages.len() > 5, "everything visible comes: {}", first.messages.len());
     b.configure(&q, json!({"windowBuffer": 3600}));
     b.push_n(&q, "full", "m", 99);

@@ -180,7 +180,11 @@ fn r09_never_both_an_accepted_ack_and_a_redelivery() {
                 let claim = scope.spawn(|| b.pop_pinned(&q, &part, "batch=1&leaseSeconds=60"));
                 (b.ack("", &[first.messages[0].ack("completed")])[0]["success"] == true, claim.join().expect("a pop"))
             });
-            let again = if second.is_empty() { b.pop_pinned(&q, &part, "batch=1&wait=true&timeout=500&leaseSeconds=60") } else { second };
+            let again = if second.is_empty() {
+                b.pop_pinned(&q, &part, "batch=1&wait=true&timeout=500&leaseSeconds=60")
+            } else {
+                second
+            };
             assert!(acked == again.is_empty(), "ack {acked}, then {again:?}");
             won += acked as usize;
             b.complete("", &again);

@@ -28,7 +28,9 @@ fn an_answer_has_exactly_the_keys_of_the_contract_in_order() {
     let id = |i: usize| verdicts[i]["message_id"].as_str().expect("an id").to_owned();
     let want = format!(
         r#"[{{"index":0,"message_id":"{}","transaction_id":"k","queueName":"{q}","status":"queued","offset":0}},{{"index":1,"message_id":"{}","transaction_id":"{}","queueName":"{q}","status":"queued","offset":1}}]"#,
-        id(0), id(1), id(1)
+        id(0),
+        id(1),
+        id(1)
     );
     assert_eq!(answer.text(), want);
     assert!(is_v7(&verdicts[0]["message_id"]) && is_v7(&verdicts[1]["message_id"]));
@@ -123,7 +125,8 @@ fn a_body_of_many_partitions_and_queues_ends_whole() {
 #[test]
 fn names_with_any_character_work_on_every_route() {
     let b = two_shards();
-    let names = ["with space", "sl/ash", "col:on", "per%cent", "que?ry", "ha#sh", "emoji-🐝", "a&b=c+d", &"x".repeat(200)];
+    let names =
+        ["with space", "sl/ash", "col:on", "per%cent", "que?ry", "ha#sh", "emoji-🐝", "a&b=c+d", &"x".repeat(200)];
     for name in names {
         let q = unique(name);
         b.push_keys(&q, name, &["k"]);

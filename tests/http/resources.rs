@@ -22,14 +22,20 @@ fn a_listing_counts_what_was_just_pushed() {
     b.push_n(&q, "p", "m", 5);
     b.push_n(&q, "r", "m", 2);
     let got = listed(b, &q).expect("listed");
-    assert_eq!(keys(&got), ["createdAt", "id", "messages", "name", "namespace", "partitions", "retainedBytes", "segments", "task"]);
+    assert_eq!(
+        keys(&got),
+        ["createdAt", "id", "messages", "name", "namespace", "partitions", "retainedBytes", "segments", "task"]
+    );
     assert_eq!((&got["partitions"], &got["segments"]["messages"]), (&json!(2), &json!(7)));
     assert_eq!((&got["namespace"], &got["messages"]["total"]), (&json!("res"), &json!(7)));
     assert_eq!((&got["messages"]["pending"], &got["messages"]["processing"]), (&json!(7), &json!(0)));
     let stamp = got["createdAt"].as_str().expect("a stamp");
     assert!(stamp.len() == 24 && stamp.ends_with('Z'), "{stamp}: milliseconds");
     let all = b.get("/api/v1/resources/queues?namespace=none&limit=1&stats=cached").json();
-    assert!(all["queues"].as_array().expect("an array").iter().any(|l| l["name"] == q.as_str()), "no filter is honoured");
+    assert!(
+        all["queues"].as_array().expect("an array").iter().any(|l| l["name"] == q.as_str()),
+        "no filter is honoured"
+    );
     for total in ["kvRows", "kvBytes", "timerRows", "timerBytes"] {
         assert!(all[total].is_number(), "{total}");
     }
@@ -44,7 +50,21 @@ fn a_queue_in_detail() {
     let pop = b.pop(&q, "batch=5");
     b.ack_ok("", &[pop.messages[1].ack("completed")]);
     let got = b.queue_detail(&q);
-    assert_eq!(keys(&got), ["createdAt", "id", "name", "namespace", "options", "partitions", "retainedBytes", "segments", "task", "totals"]);
+    assert_eq!(
+        keys(&got),
+        [
+            "createdAt",
+            "id",
+            "name",
+            "namespace",
+            "options",
+            "partitions",
+            "retainedBytes",
+            "segments",
+            "task",
+            "totals"
+        ]
+    );
     assert_eq!(got["options"].as_object().expect("options").len(), 21);
     let part = &got["partitions"][0];
     assert_eq!((&part["name"], &part["id"]), (&json!("p"), &json!(pop.partition_id)));
@@ -68,13 +88,22 @@ fn depth_of_a_queue_and_of_a_group() {
     let pop = b.pop_pinned(&q, "a", "consumerGroup=g&subscriptionMode=all&batch=2");
     assert_eq!(pop.messages.len(), 2);
     let of_group = depth("?group=g").json();
-    assert_eq!((&of_group["queue"], &of_group["group"], &of_group["conflation"]), (&json!(q), &json!("g"), &json!(false)));
-    let part = |name: &str| of_group["partitions"].as_array().expect("an array").iter().find(|p| p["partition"] == name).cloned();
+    assert_eq!(
+        (&of_group["queue"], &of_group["group"], &of_group["conflation"]),
+        (&json!(q), &json!("g"), &json!(false))
+    );
+    let part = |name: &str| {
+        of_group["partitions"].as_array().expect("an array").iter().find(|p| p["partition"] == name).cloned()
+    };
     let a = part("a").expect("partition a");
     assert_eq!((&a["pending"], &a["processing"]), (&json!(4), &json!(2)), "{of_group}");
     assert_eq!(a["ready"], 2, "{of_group}");
     let all = depth("").json();
-    assert_eq!((&all["group"], &all["pending"], &all["partitionsPending"]), (&json!(null), &json!(7), &json!(2)), "{all}");
+    assert_eq!(
+        (&all["group"], &all["pending"], &all["partitionsPending"]),
+        (&json!(null), &json!(7), &json!(2)),
+        "{all}"
+    );
     b.complete("g", &pop);
     assert_eq!(depth("?group=g").json()["processing"], 0);
 }
@@ -92,7 +121,10 @@ fn namespaces_tasks_partitions_and_overview() {
     let got = find("/api/v1/resources/namespaces", "namespaces", "namespace", &ns).expect("the namespace");
     assert_eq!(got, json!({"namespace": ns, "queues": 2, "partitions": 2, "messages": {"total": 5, "pending": 5}}));
     let got = find("/api/v1/resources/tasks", "tasks", "task", &format!("{ns}task")).expect("the task");
-    assert_eq!(got, json!({"task": format!("{ns}task"), "queues": 1, "partitions": 1, "messages": {"total": 2, "pending": 2}}));
+    assert_eq!(
+        got,
+        json!({"task": format!("{ns}task"), "queues": 1, "partitions": 1, "messages": {"total": 2, "pending": 2}})
+    );
     let q = format!("{ns}.refund.eu");
     let ranking = b.get(&format!("/api/v1/resources/partitions?queue={}&limit=5", encode(&q))).json();
     let first = &ranking["partitions"][0];
@@ -120,7 +152,10 @@ fn delete_starts_the_name_from_zero() {
     assert_eq!((gone.status, gone.json()), (200, json!({"deleted": true, "queue": q, "existed": true})));
     let again = b.send("DELETE", &path, None);
     let text = "Queue not found, nothing was deleted";
-    assert_eq!((again.status, again.json()), (200, json!({"deleted": false, "queue": q, "existed": false, "message": text})));
+    assert_eq!(
+        (again.status, again.json()),
+        (200, json!({"deleted": false, "queue": q, "existed": false, "message": text}))
+    );
     assert_eq!(b.get(&path).status, 404);
     assert!(listed(b, &q).is_none() && b.dead_letters(&q).is_empty());
     let late = b.ack("", &[held.messages[0].ack("completed")]).remove(0);

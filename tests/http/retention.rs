@@ -19,7 +19,11 @@ fn r08_readers_go_on_behind_what_retention_removed() {
             let detail = b.queue_detail(&q);
             (detail["totals"]["total"] == 0).then_some(detail)
         });
-        assert_eq!((&detail["totals"]["pending"], &detail["partitions"].as_array().map(Vec::len)), (&json!(0), &Some(1)), "{detail}");
+        assert_eq!(
+            (&detail["totals"]["pending"], &detail["partitions"].as_array().map(Vec::len)),
+            (&json!(0), &Some(1)),
+            "{detail}"
+        );
         assert!(b.pop(&q, &all("a")).is_empty());
         let fresh = b.push_keys(&q, "p0", &[&format!("fresh{round}")]);
         assert_eq!(fresh[0]["offset"], end + 1, "offsets go on");
@@ -28,7 +32,10 @@ fn r08_readers_go_on_behind_what_retention_removed() {
         assert_eq!(b.pop(&q, &all("b")).keys(), [format!("fresh{round}")]);
         b.complete(&format!("a{round}"), &a);
         let groups = b.get("/api/v1/consumer-groups").json();
-        assert!(groups.as_array().expect("an array").iter().all(|g| g["totalLag"].as_i64().expect("a lag") >= 0), "{groups}");
+        assert!(
+            groups.as_array().expect("an array").iter().all(|g| g["totalLag"].as_i64().expect("a lag") >= 0),
+            "{groups}"
+        );
         b.restart();
         assert!(b.pop(&q, &format!("consumerGroup=never{round}&subscriptionMode=all")).messages.len() <= 1);
     }

@@ -336,7 +336,10 @@ fn concurrent_transactions_share_commits() {
     let took = begun.elapsed();
     let used = report() - before - idle;
     let each = used as f64 / (CONCURRENT * EACH) as f64;
-    println!("{} transactions in {took:?}: {used} commits, {each:.3} each ({idle} in an idle broker)", CONCURRENT * EACH);
+    println!(
+        "{} transactions in {took:?}: {used} commits, {each:.3} each ({idle} in an idle broker)",
+        CONCURRENT * EACH
+    );
     assert!(each <= 0.2, "{each:.3} commits a transaction");
     assert_eq!(b.drain(&to, "batch=10000", "").len(), CONCURRENT * (EACH + 1));
 }
@@ -362,8 +365,9 @@ fn a_mixed_run_has_no_deadlock() {
             match t {
                 0..8 => {
                     let pop = b.pop(queue, "consumerGroup=g&subscriptionMode=all&batch=3&partitions=3&leaseSeconds=2");
-                    let mut operations: Vec<Value> =
-                        (0..pop.messages.len()).map(|i| ack(&pop, i, if n % 7 == 0 { "retry" } else { "completed" })).collect();
+                    let mut operations: Vec<Value> = (0..pop.messages.len())
+                        .map(|i| ack(&pop, i, if n % 7 == 0 { "retry" } else { "completed" }))
+                        .collect();
                     operations.push(push(other, &partition(9), &key));
                     operations.push(push(&queues[pick(13) % 4], &partition(17), &key));
                     let said = send(b, &json!({ "operations": operations })).json();

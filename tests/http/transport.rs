@@ -16,10 +16,21 @@ fn an_unknown_path_is_no_such_route() {
     let b = two_shards();
     let want = r#"{"error":"Not Found","code":"no_such_route"}"#;
     for (method, path) in [
-        ("GET", "/api/v1/nope"), ("POST", "/api/v1/nope"), ("GET", "/api"), ("GET", "/api/"), ("POST", "/nope"), ("DELETE", "/nope"),
-        ("POST", "/api/v1/push/"), ("POST", "/api/v1/push/x"), ("GET", "/api/v1/pop/queue"), ("GET", "/api/v2/pop"),
-        ("GET", "/api/v1/pop/queue/a/partition"), ("DELETE", "/api/v1/queues/a/clear"), ("POST", "/api/v1/messages/1/x/dlq"),
-        ("GET", "/api/v1/messages/x"), ("GET", "/API/v1/resources/queues"),
+        ("GET", "/api/v1/nope"),
+        ("POST", "/api/v1/nope"),
+        ("GET", "/api"),
+        ("GET", "/api/"),
+        ("POST", "/nope"),
+        ("DELETE", "/nope"),
+        ("POST", "/api/v1/push/"),
+        ("POST", "/api/v1/push/x"),
+        ("GET", "/api/v1/pop/queue"),
+        ("GET", "/api/v2/pop"),
+        ("GET", "/api/v1/pop/queue/a/partition"),
+        ("DELETE", "/api/v1/queues/a/clear"),
+        ("POST", "/api/v1/messages/1/x/dlq"),
+        ("GET", "/api/v1/messages/x"),
+        ("GET", "/API/v1/resources/queues"),
     ] {
         let answer = b.send(method, path, None);
         assert_eq!((answer.status, answer.text().as_str()), (404, want), "{method} {path}");
@@ -31,9 +42,14 @@ fn an_unknown_path_is_no_such_route() {
 fn a_wrong_method_is_405_with_allow() {
     let b = two_shards();
     for (method, path, allow) in [
-        ("GET", "/api/v1/push", "POST"), ("DELETE", "/api/v1/ack", "POST"), ("POST", "/api/v1/pop", "GET"),
-        ("POST", "/api/v1/pop/queue/a", "GET"), ("PUT", "/api/v1/configure", "POST"), ("POST", "/health", "GET"),
-        ("PATCH", "/api/v1/resources/queues", "GET"), ("GET", "/api/v1/lease/x/extend", "POST"),
+        ("GET", "/api/v1/push", "POST"),
+        ("DELETE", "/api/v1/ack", "POST"),
+        ("POST", "/api/v1/pop", "GET"),
+        ("POST", "/api/v1/pop/queue/a", "GET"),
+        ("PUT", "/api/v1/configure", "POST"),
+        ("POST", "/health", "GET"),
+        ("PATCH", "/api/v1/resources/queues", "GET"),
+        ("GET", "/api/v1/lease/x/extend", "POST"),
     ] {
         let answer = b.send(method, path, None);
         assert_eq!((answer.status, answer.body.len()), (405, 0), "{method} {path}");
@@ -82,7 +98,10 @@ fn a_body_of_the_limit_passes_and_one_byte_more_is_413_in_plain_text() {
     // Chunked, the size shows only on the way.
     let mut client = b.client();
     let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
-    let text = format!("POST /api/v1/push HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n{}0\r\n\r\n", chunk.repeat(3));
+    let text = format!(
+        "POST /api/v1/push HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n{}0\r\n\r\n",
+        chunk.repeat(3)
+    );
     assert_eq!(raw(&mut client, "POST", &text).expect("an answer").status, 413);
     // A length nobody will send is refused before it is waited for.
     let text = "POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
@@ -95,7 +114,8 @@ fn a_long_target_is_414_and_a_long_head_431() {
     let b = two_shards();
     let target = format!("GET /api/v1/pop/queue/{} HTTP/1.1\r\nHost: x\r\n\r\n", "x".repeat(200_000));
     assert_eq!(raw(&mut b.client(), "GET", &target).expect("an answer").status, 414);
-    let lines = format!("GET /health HTTP/1.1\r\nHost: x\r\n{}\r\n", format!("X-Fill: {}\r\n", "y".repeat(1000)).repeat(300));
+    let lines =
+        format!("GET /health HTTP/1.1\r\nHost: x\r\n{}\r\n", format!("X-Fill: {}\r\n", "y".repeat(1000)).repeat(300));
     assert_eq!(raw(&mut b.client(), "GET", &lines).expect("an answer").status, 431);
     let many = format!("GET /health HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(5000));
     assert_eq!(raw(&mut b.client(), "GET", &many).expect("an answer").status, 431);
@@ -141,11 +161,15 @@ fn bodies_may_come_chunked_or_after_100_continue() {
     let (one, two) = body.split_at(11);
     let chunked = format!(
         "POST /api/v1/push HTTP/1.1\r\nHost: x\r\ntransfer-encoding: Chunked\r\n\r\n{:x};ext=1\r\n{one}\r\n{:X}\r\n{two}\r\n0\r\nTrailer: t\r\n\r\n",
-        one.len(), two.len()
+        one.len(),
+        two.len()
     );
     let mut client = b.client();
     assert_eq!(raw(&mut client, "POST", &chunked).expect("an answer").status, 201);
-    let head = format!("POST /api/v1/push HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /api/v1/push HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
     let mut stream = TcpStream::connect(("127.0.0.1", b.port)).expect("connected");
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
     stream.write_all(head.as_bytes()).expect("sent");
@@ -184,12 +208,20 @@ fn ambiguous_framing_is_refused_and_the_connection_closed() {
     for head in &heads {
         let body = if head.contains("ransfer") { &chunks } else { &body };
         let mut client = b.client();
-        client.write(format!("POST /api/v1/push HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n{body}").as_bytes()).expect("sent");
+        client
+            .write(format!("POST /api/v1/push HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n{body}").as_bytes())
+            .expect("sent");
         let answer = client.read("POST").expect("an answer");
         assert!(matches!(answer.status, 400 | 501), "{head}: {}", answer.status);
         assert!(client.is_closed(), "{head}: the connection stays open");
     }
-    for line in ["GET /health", "GET  /health HTTP/1.1", "GET /health HTTP/3.0", "G\u{1}T /health HTTP/1.1", "get /hea lth HTTP/1.1"] {
+    for line in [
+        "GET /health",
+        "GET  /health HTTP/1.1",
+        "GET /health HTTP/3.0",
+        "G\u{1}T /health HTTP/1.1",
+        "get /hea lth HTTP/1.1",
+    ] {
         let mut client = b.client();
         client.write(format!("{line}\r\nHost: x\r\n\r\n").as_bytes()).expect("sent");
         match client.read("GET") {
@@ -275,7 +307,8 @@ fn hundreds_of_connections_are_served() {
     let b = two_shards();
     let q = unique("many");
     let mut clients: Vec<Client> = (0..400).map(|_| b.client()).collect();
-    let path = format!("GET /api/v1/pop/queue/{q}?wait=true&timeout=20000&autoAck=true&batch=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+    let path =
+        format!("GET /api/v1/pop/queue/{q}?wait=true&timeout=20000&autoAck=true&batch=1 HTTP/1.1\r\nHost: x\r\n\r\n");
     for client in &mut clients {
         client.write(path.as_bytes()).expect("sent");
     }

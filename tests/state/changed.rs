@@ -9,7 +9,8 @@ fn safe_time_stays_below_a_stamp_that_is_not_committed_yet() {
     let db = Db::new();
     queue(&db, "q", 2, 1);
     let id = number(&db, "q", "p0");
-    let ask = || db.call("changed_partitions", json!({"entries": [{"queue": "q", "since": null, "after": 0, "limit": 10}]}));
+    let ask =
+        || db.call("changed_partitions", json!({"entries": [{"queue": "q", "since": null, "after": 0, "limit": 10}]}));
     let open = db.start(&format!(
         "begin; update queen.partitions set last_offset = 1, last_created_at = clock_timestamp() where id = {id};
          select pg_sleep(600)"
@@ -31,7 +32,10 @@ fn a_pass_names_every_partition_once_in_one_order() {
     queue(&db, "q", 5, 1);
     let (mut after, mut names) = (0i64, Vec::new());
     loop {
-        let got = db.call("changed_partitions", json!({"entries": [{"queue": "q", "since": null, "after": after, "limit": 2}]}));
+        let got = db.call(
+            "changed_partitions",
+            json!({"entries": [{"queue": "q", "since": null, "after": after, "limit": 2}]}),
+        );
         let entry = &got["entries"][0];
         names.extend(entry["partitions"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap().to_owned()));
         match entry["next"].as_str() {

@@ -33,7 +33,10 @@ fn the_answer_has_19_options_in_wire_order() {
 #[test]
 fn merge_keeps_null_resets_and_replace_resets_all() {
     let db = Db::new();
-    configure(&db, json!({"leaseTime": 45, "retryLimit": 9, "dedupWindowSeconds": 0, "namespace": "n", "deadLetterQueue": false}));
+    configure(
+        &db,
+        json!({"leaseTime": 45, "retryLimit": 9, "dedupWindowSeconds": 0, "namespace": "n", "deadLetterQueue": false}),
+    );
     let merged = configure(&db, json!({"retryLimit": null, "priority": 2}));
     assert_eq!((&merged["leaseTime"], &merged["retryLimit"], &merged["priority"]), (&json!(45), &json!(3), &json!(2)));
     assert_eq!((&merged["dedupWindowSeconds"], &merged["deadLetterQueue"]), (&json!(0), &json!(false)));
@@ -41,7 +44,10 @@ fn merge_keeps_null_resets_and_replace_resets_all() {
     let replaced = db.call("configure", json!({"queue": "q", "replace": true, "options": {"retryLimit": 4}}));
     assert_eq!(replaced["namespace"], "");
     let options = &replaced["options"];
-    assert_eq!((&options["leaseTime"], &options["retryLimit"], &options["priority"]), (&json!(300), &json!(4), &json!(0)));
+    assert_eq!(
+        (&options["leaseTime"], &options["retryLimit"], &options["priority"]),
+        (&json!(300), &json!(4), &json!(0))
+    );
     assert_eq!((&options["dedupWindowSeconds"], &options["deadLetterQueue"]), (&json!(3600), &json!(true)));
 }
 
@@ -59,8 +65,10 @@ fn a_lease_time_never_stored_becomes_300_and_a_stored_one_stays() {
 #[test]
 fn an_implicit_namespace_survives_a_merge() {
     let db = Db::new();
-    db.sql("insert into queen.queues (tenant_id, name, namespace, task)
-            values ('00000000-0000-0000-0000-000000000001', 'q', 'billing', 'refund')");
+    db.sql(
+        "insert into queen.queues (tenant_id, name, namespace, task)
+            values ('00000000-0000-0000-0000-000000000001', 'q', 'billing', 'refund')",
+    );
     let answer = db.call("configure", json!({"queue": "q", "options": {"task": "x"}}));
     assert_eq!((&answer["namespace"], &answer["task"]), (&json!("billing"), &json!("x")));
 }
@@ -73,7 +81,8 @@ fn concurrent_calls_lose_no_option() {
             "select queen.configure('00000000-0000-0000-0000-000000000001', '{{\"queue\":\"q\",\"options\":{{\"{option}\":{value}}}}}')"
         )
     };
-    let options = ["priority", "retryLimit", "ttl", "maxSize", "windowBuffer", "delayedProcessing", "leaseTime", "retryDelay"];
+    let options =
+        ["priority", "retryLimit", "ttl", "maxSize", "windowBuffer", "delayedProcessing", "leaseTime", "retryDelay"];
     let running: Vec<_> = options.iter().map(|option| db.start(&call(option, 77))).collect();
     for mut child in running {
         assert!(child.wait().unwrap().success());

@@ -74,12 +74,21 @@ fn dead_letters_are_not_completed() {
     dead_letter(&db, "smtp 550");
     assert_eq!(stats(&db), (10, 0, 0, 7));
     let page = db.call("status_queues", json!({"limit": 10, "offset": 0}));
-    assert_eq!(page["queues"][0]["messages"], json!({"total": 10, "pending": 0, "processing": 0, "completed": 7, "deadLetter": 3}));
+    assert_eq!(
+        page["queues"][0]["messages"],
+        json!({"total": 10, "pending": 0, "processing": 0, "completed": 7, "deadLetter": 3})
+    );
     let status = db.call("status", json!({"limit": 10}));
-    assert_eq!(status["deadLetterQueue"], json!({"totalMessages": 0, "currentMessages": 3, "affectedPartitions": 1,
-        "topErrors": [{"error": "smtp 550", "count": 2}, {"error": "unknown", "count": 1}]}));
+    assert_eq!(
+        status["deadLetterQueue"],
+        json!({"totalMessages": 0, "currentMessages": 3, "affectedPartitions": 1,
+        "topErrors": [{"error": "smtp 550", "count": 2}, {"error": "unknown", "count": 1}]})
+    );
     let metrics = db.call("cluster_metrics", json!({"limit": 10}));
-    assert_eq!((&metrics["deadLetters"], &metrics["deadLettersByQueue"]), (&json!(3), &json!([{"queue": "q", "count": 3}])));
+    assert_eq!(
+        (&metrics["deadLetters"], &metrics["deadLettersByQueue"]),
+        (&json!(3), &json!([{"queue": "q", "count": 3}]))
+    );
 }
 
 fn dead_letter(db: &Db, error: &str) {
@@ -96,14 +105,20 @@ fn totals_add_up_and_show_everywhere() {
     let before = db.call("status", json!({"limit": 10}));
     assert_eq!((&before["statsAge"], &before["messages"]["total"]), (&json!(-1), &json!(0)));
     db.call("add_totals", json!({"pushRequests": 2, "pushMessages": 100, "ackMessages": 60}));
-    db.call("add_totals", json!({"pushRequests": 1, "pushMessages": 50, "ackFailed": 4, "deadLettered": 1, "dbErrors": 3}));
+    db.call(
+        "add_totals",
+        json!({"pushRequests": 1, "pushMessages": 50, "ackFailed": 4, "deadLettered": 1, "dbErrors": 3}),
+    );
     let status = db.call("status", json!({"limit": 10}));
     assert_eq!(status["messages"]["total"], 150);
     assert_eq!(status["messages"]["batchEfficiency"]["push"], 50.0);
     assert_eq!(status["errors"], json!({"dbErrors": 3, "ackFailed": 4, "dlqMessages": 1}));
     assert!(status["statsAge"].as_i64().unwrap() >= 0);
     let overview = db.call("overview", json!({"limit": 10}));
-    assert_eq!(overview["messages"], json!({"total": 150, "pending": 0, "processing": 0, "completed": 60, "failed": 4, "deadLetter": 1}));
+    assert_eq!(
+        overview["messages"],
+        json!({"total": 150, "pending": 0, "processing": 0, "completed": 60, "failed": 4, "deadLetter": 1})
+    );
     assert_eq!(db.call("cluster_metrics", json!({"limit": 10}))["pushMessages"], 150);
 }
 

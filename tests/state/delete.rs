@@ -57,10 +57,16 @@ fn a_delete_waits_for_a_push_in_flight_and_its_segment_dies_too() {
          insert into queen.segments select {id}, 5, 1, now(), null, 0, 0, 4, '\\x00', '\\x00';
          select pg_advisory_xact_lock(7); commit"
     ));
-    db.until("the push", "select exists (select 1 from pg_locks where locktype = 'advisory' and objid = 7 and not granted)");
+    db.until(
+        "the push",
+        "select exists (select 1 from pg_locks where locktype = 'advisory' and objid = 7 and not granted)",
+    );
     let delete = db.start("select queen.delete_queue('00000000-0000-0000-0000-000000000001', '{\"queue\":\"q\"}')");
-    db.until("the wait", "select exists (select 1 from pg_stat_activity where query like '%delete_queue%'
-        and wait_event_type = 'Lock' and pid <> pg_backend_pid())");
+    db.until(
+        "the wait",
+        "select exists (select 1 from pg_stat_activity where query like '%delete_queue%'
+        and wait_event_type = 'Lock' and pid <> pg_backend_pid())",
+    );
     let pid = "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and objid = 7 and granted";
     db.sql(pid);
     for (name, child) in [("push", push), ("delete", delete)] {

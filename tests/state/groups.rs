@@ -25,7 +25,10 @@ fn a_listing_counts_lag_leases_and_what_a_registered_group_has_not_met() {
     let args = json!({"limit": 10, "probes": 10});
     let listed = db.call("list_groups", args.clone());
     let got = &listed[0];
-    assert_eq!((&got["name"], &got["topics"], &got["members"], &got["partitionCursors"]), (&json!("g"), &json!(["q"]), &json!(1), &json!(2)));
+    assert_eq!(
+        (&got["name"], &got["topics"], &got["members"], &got["partitionCursors"]),
+        (&json!("g"), &json!(["q"]), &json!(1), &json!(2))
+    );
     assert_eq!((&got["totalLag"], &got["partitionsWithLag"], &got["state"]), (&json!(6), &json!(1), &json!("Stable")));
     assert_eq!((&got["subscriptionMode"], &got["conflation"]), (&Value::Null, &json!(false)));
     // The oldest waiting one is number 4 of 0..9, ten seconds apart.
@@ -38,13 +41,19 @@ fn a_listing_counts_lag_leases_and_what_a_registered_group_has_not_met() {
 
     let detail = db.call("get_group", json!({"group": "g", "limit": 10}));
     let p0 = &detail["q"]["partitions"][0];
-    assert_eq!((&p0["partition"], &p0["workerId"], &p0["totalConsumed"], &p0["offsetLag"]), (&json!("p0"), &json!(LEASE), &json!(4), &json!(6)));
+    assert_eq!(
+        (&p0["partition"], &p0["workerId"], &p0["totalConsumed"], &p0["offsetLag"]),
+        (&json!("p0"), &json!(LEASE), &json!(4), &json!(6))
+    );
     assert_eq!(db.call("get_group", json!({"group": "nobody", "limit": 10})), json!({}));
 
     let late = db.call("lagging_groups", json!({"seconds": 55, "limit": 10, "probes": 10}));
     let names: Vec<&str> = late.as_array().unwrap().iter().map(|l| l["partition_name"].as_str().unwrap()).collect();
     assert_eq!(names, ["p2"], "longest first, strictly above the threshold");
-    assert_eq!(db.call("lagging_groups", json!({"seconds": 40, "limit": 10, "probes": 10})).as_array().unwrap().len(), 2);
+    assert_eq!(
+        db.call("lagging_groups", json!({"seconds": 40, "limit": 10, "probes": 10})).as_array().unwrap().len(),
+        2
+    );
     let other = "00000000-0000-0000-0000-000000000002";
     assert_eq!(db.call_as(other, "list_groups", args), json!([]), "another tenant's");
 }
@@ -61,7 +70,9 @@ fn a_seek_ends_leases_resets_counters_and_makes_missing_cursors() {
     assert_eq!(done, json!({"found": true, "moved": 3}));
     assert_eq!(cursors(&db, "g"), "p0|9|||0|0\np1|9|||0|0\np2|9|||0|0");
     assert_eq!(cursors(&db, "other"), format!("p0|3|{LEASE}|5|2|1"), "other groups keep theirs");
-    let newer = format!("select bool_and(c.version > {before}) from queen.cursors c join queen.groups g on g.id = c.group_id where g.name = 'g'");
+    let newer = format!(
+        "select bool_and(c.version > {before}) from queen.cursors c join queen.groups g on g.id = c.group_id where g.name = 'g'"
+    );
     assert_eq!(db.sql(&newer), "t", "no memory of the old row matches");
 }
 
@@ -70,7 +81,9 @@ fn a_seek_stops_where_it_is_told() {
     let db = Db::new();
     queue(&db, "q", 1, 10);
     let id = "(select id from queen.partitions)";
-    db.sql(&format!("delete from queen.segments where base_offset < 3; update queen.partitions set log_start = 3 where id = {id}"));
+    db.sql(&format!(
+        "delete from queen.segments where base_offset < 3; update queen.partitions set log_start = 3 where id = {id}"
+    ));
     let to = |args: Value| {
         let mut all = json!({"queue": "q", "group": "__QUEUE_MODE__", "partition": "p0"});
         all.as_object_mut().unwrap().extend(args.as_object().unwrap().clone());
@@ -82,7 +95,11 @@ fn a_seek_stops_where_it_is_told() {
     assert_eq!(to(json!({"timestamp": "-infinity"})), "2", "older than all: logStart - 1");
     assert_eq!(to(json!({"timestamp": "9999-01-01T00:00:00.000000Z"})), "9", "newer than all: lastOffset");
     assert_eq!(to(json!({"offset": 7})), "6");
-    assert_eq!((to(json!({"offset": 0})), to(json!({"offset": 99}))), ("2".into(), "9".into()), "brought into what is stored");
+    assert_eq!(
+        (to(json!({"offset": 0})), to(json!({"offset": 99}))),
+        ("2".into(), "9".into()),
+        "brought into what is stored"
+    );
     let none = json!({"found": false, "moved": 0});
     assert_eq!(db.call("seek_group", json!({"queue": "q", "group": "g", "partition": "no", "toEnd": true})), none);
     assert_eq!(db.call("seek_group", json!({"queue": "no", "group": "g", "toEnd": true})), none);
@@ -105,7 +122,10 @@ fn a_delete_takes_cursors_and_if_asked_the_registration() {
     assert_eq!(all, json!({"deleted": 1, "queues": ["q", "r"]}));
     assert_eq!(db.sql("select count(*) from queen.groups where name = 'g'"), "0");
     assert_eq!(db.sql("select count(*) from queen.cursors"), "3", "those of the other group");
-    assert_eq!(db.call("delete_group", json!({"group": "g", "queue": null, "metadata": true})), json!({"deleted": 0, "queues": []}));
+    assert_eq!(
+        db.call("delete_group", json!({"group": "g", "queue": null, "metadata": true})),
+        json!({"deleted": 0, "queues": []})
+    );
 }
 
 #[test]
@@ -130,11 +150,14 @@ fn seeks_and_deletes_do_not_deadlock() {
     queue(&db, "q", 30, 3);
     (0..30).for_each(|i| cursor(&db, "q", &format!("p{i}"), "g", -1, None));
     let times = |call: &str| format!("do $$ begin for i in 1..25 loop {call} commit; end loop; end $$");
-    let seek = times(&format!("perform queen.seek_group('{TENANT}', '{{\"queue\":\"q\",\"group\":\"g\",\"toEnd\":true}}');"));
+    let seek =
+        times(&format!("perform queen.seek_group('{TENANT}', '{{\"queue\":\"q\",\"group\":\"g\",\"toEnd\":true}}');"));
     let delete = times(&format!("perform queen.delete_group('{TENANT}', '{{\"group\":\"g\",\"metadata\":true}}');"));
     let open = times(&format!("perform queen.open_group('{TENANT}', 'q', 'g', 1::smallint, 'all', null);"));
-    let seed = times("perform queen.seed_cursors((select id from queen.groups where name = 'g'), 'all', null,
-        array(select id from queen.partitions));");
+    let seed = times(
+        "perform queen.seed_cursors((select id from queen.groups where name = 'g'), 'all', null,
+        array(select id from queen.partitions));",
+    );
     let drop = times(&format!("perform queen.delete_queue('{TENANT}', '{{\"queue\":\"none\"}}');"));
     let running: Vec<_> = [&seek, &seek, &delete, &open, &seed, &drop].map(|text| db.start(text)).into_iter().collect();
     for child in running {

@@ -9,7 +9,10 @@ const OTHER: &str = "01990a12-4410-7bbb-9bbb-0000000000f2";
 
 #[track_caller]
 fn extend(db: &Db, partition: i64, more: bool, seconds: i64) -> Value {
-    db.call("extend_lease", json!({"lease": LEASE, "partition": partition, "more": more, "wide": more, "seconds": seconds}))
+    db.call(
+        "extend_lease",
+        json!({"lease": LEASE, "partition": partition, "more": more, "wide": more, "seconds": seconds}),
+    )
 }
 
 #[track_caller]
@@ -67,7 +70,11 @@ fn more_finds_the_other_partitions_in_all_queues_of_the_tenant() {
     let earliest = db.sql("select queen.utc_us(min(lease_expires_at)) from queen.cursors");
     assert_eq!(answer["expiresAt"], Value::from(earliest));
     let other = "00000000-0000-0000-0000-000000000002";
-    let theirs = db.call_as(other, "extend_lease", json!({"lease": LEASE, "partition": id, "more": true, "wide": true, "seconds": 9}));
+    let theirs = db.call_as(
+        other,
+        "extend_lease",
+        json!({"lease": LEASE, "partition": id, "more": true, "wide": true, "seconds": 9}),
+    );
     assert_eq!(theirs["renewed"], 0);
 }
 

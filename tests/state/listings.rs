@@ -23,7 +23,10 @@ fn pending_includes_leased_messages_on_some_pages_only() {
     assert_eq!(cell["leases"], json!({"active": 1, "partitionsWithLeases": 1, "totalBatchSize": 2, "totalAcked": 0}));
     assert_eq!(cell["queues"][0]["totalConsumed"], 4);
     let spaces = db.call("list_namespaces", json!({"limit": 10}));
-    assert_eq!(spaces, json!({"namespaces": [{"namespace": "shop", "queues": 1, "partitions": 2, "messages": {"total": 20, "pending": 14}}]}));
+    assert_eq!(
+        spaces,
+        json!({"namespaces": [{"namespace": "shop", "queues": 1, "partitions": 2, "messages": {"total": 20, "pending": 14}}]})
+    );
     let tasks = db.call("list_tasks", json!({"limit": 10}));
     assert_eq!(tasks["tasks"][0]["task"], "mail");
 }
@@ -39,7 +42,9 @@ fn the_oldest_pending_message_dates_a_partition() {
     assert_eq!(partition["messages"], partition["stats"]);
     assert_eq!(partition["cursor"], json!({"totalConsumed": 4, "batchesConsumed": 0}));
     let at = |offset: u32| {
-        Value::from(db.sql(&format!("select queen.utc_ms(created_at) from queen.segments where base_offset = {offset}")))
+        Value::from(
+            db.sql(&format!("select queen.utc_ms(created_at) from queen.segments where base_offset = {offset}")),
+        )
     };
     assert_eq!((&partition["oldestMessage"], &partition["newestMessage"]), (&at(4), &at(9)));
     assert!(partition["lastActivity"].as_str().unwrap().ends_with('Z'));
@@ -103,12 +108,20 @@ fn partitions_are_ranked_by_what_waits() {
     queue(&db, "b", 1, 5);
     cursor(&db, "a", "p1", "g", 3, None);
     let all = db.call("list_partitions", json!({"limit": 2}));
-    let names: Vec<_> = all["partitions"].as_array().unwrap().iter().map(|p| (p["queue"].as_str().unwrap(), p["pending"].as_i64().unwrap())).collect();
+    let names: Vec<_> = all["partitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| (p["queue"].as_str().unwrap(), p["pending"].as_i64().unwrap()))
+        .collect();
     assert_eq!(names, [("b", 5), ("a", 4)]);
     let lag = all["partitions"][0]["lagSeconds"].as_i64().unwrap();
     assert!((40..60).contains(&lag), "{lag}");
     let one = db.call("list_partitions", json!({"queue": "a", "limit": 10}));
-    assert_eq!(one["partitions"][1], json!({"queue": "a", "partition": "p1", "id": number(&db, "a", "p1").to_string(), "pending": 0, "processing": 0, "lagSeconds": 0}));
+    assert_eq!(
+        one["partitions"][1],
+        json!({"queue": "a", "partition": "p1", "id": number(&db, "a", "p1").to_string(), "pending": 0, "processing": 0, "lagSeconds": 0})
+    );
     assert_eq!(db.call("list_partitions", json!({"queue": "none", "limit": 10})), json!({"partitions": []}));
 }
 
@@ -123,7 +136,10 @@ fn lists_are_newest_first_and_paged() {
     };
     assert_eq!(names(db.call("list_queues", json!({"limit": 10}))), ["c", "b", "a"]);
     assert_eq!(names(db.call("status_queues", json!({"limit": 1, "offset": 1}))), ["b"]);
-    assert_eq!(names(db.call("status_queues", json!({"queue": "a", "namespace": "shop", "limit": 9, "offset": 0}))), ["a"]);
+    assert_eq!(
+        names(db.call("status_queues", json!({"queue": "a", "namespace": "shop", "limit": 9, "offset": 0}))),
+        ["a"]
+    );
     assert_eq!(names(db.call("status_queues", json!({"task": "none", "limit": 9, "offset": 0}))), [""; 0]);
 }
 
@@ -151,10 +167,19 @@ fn another_tenant_sees_only_its_own() {
     }
     assert_eq!(db.call_as(other, "list_namespaces", json!({"limit": 9})), json!({"namespaces": []}));
     assert_eq!(db.call_as(other, "list_partitions", json!({"limit": 9})), json!({"partitions": []}));
-    assert_eq!(db.call_as(other, "queue_depth", json!({"queue": "q", "limit": 9})), json!({"error": "Queue not found"}));
+    assert_eq!(
+        db.call_as(other, "queue_depth", json!({"queue": "q", "limit": 9})),
+        json!({"error": "Queue not found"})
+    );
     let overview = db.call_as(other, "overview", json!({"limit": 9}));
-    assert_eq!((&overview["queues"], &overview["messages"]["total"], &overview["statsAge"]), (&json!(0), &json!(0), &json!(0)));
+    assert_eq!(
+        (&overview["queues"], &overview["messages"]["total"], &overview["statsAge"]),
+        (&json!(0), &json!(0), &json!(0))
+    );
     let mine = db.call("overview", json!({"limit": 9}));
-    assert_eq!((&mine["queues"], &mine["partitions"], &mine["namespaces"], &mine["tasks"]), (&json!(1), &json!(2), &json!(1), &json!(1)));
+    assert_eq!(
+        (&mine["queues"], &mine["partitions"], &mine["namespaces"], &mine["tasks"]),
+        (&json!(1), &json!(2), &json!(1), &json!(1))
+    );
     assert_eq!(mine["lag"]["offset"]["max"], 6);
 }

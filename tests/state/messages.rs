@@ -8,7 +8,9 @@ const TENANT: &str = "00000000-0000-0000-0000-000000000001";
 
 /// Sequential scans of the table so far, and rows they read.
 fn scanned(db: &Db, table: &str) -> i64 {
-    let sql = format!("select pg_stat_force_next_flush(); select seq_tup_read from pg_stat_user_tables where schemaname = 'queen' and relname = '{table}'");
+    let sql = format!(
+        "select pg_stat_force_next_flush(); select seq_tup_read from pg_stat_user_tables where schemaname = 'queen' and relname = '{table}'"
+    );
     db.sql(&sql).trim().lines().last().unwrap().parse().unwrap()
 }
 
@@ -29,7 +31,13 @@ fn a_page_of_a_million_messages_reads_what_it_shows() {
         all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         all
     };
-    for more in [json!({}), json!({"offset": 5000}), json!({"status": "pending"}), json!({"queue": "q", "partition": "p5"}), json!({"from": "2001-01-01"})] {
+    for more in [
+        json!({}),
+        json!({"offset": 5000}),
+        json!({"status": "pending"}),
+        json!({"queue": "q", "partition": "p5"}),
+        json!({"from": "2001-01-01"}),
+    ] {
         let page = db.call("list_messages", args(more.clone()));
         assert_eq!(page["rows"].as_array().unwrap().len(), 200, "{more}");
         let rows = page["rows"].as_array().unwrap();
@@ -37,9 +45,11 @@ fn a_page_of_a_million_messages_reads_what_it_shows() {
     }
     assert_eq!(scanned(&db, "segments"), before, "segments are read by their key only");
     let first = args(json!({}));
-    let text = db.sql(&format!("explain (analyze, buffers, format json) select queen.list_messages('{TENANT}', '{first}')"));
+    let text =
+        db.sql(&format!("explain (analyze, buffers, format json) select queen.list_messages('{TENANT}', '{first}')"));
     let plan: Value = serde_json::from_str(&text).unwrap();
-    let blocks = plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap() + plan[0]["Plan"]["Shared Read Blocks"].as_i64().unwrap();
+    let blocks = plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap()
+        + plan[0]["Plan"]["Shared Read Blocks"].as_i64().unwrap();
     // All thousand partitions are equally new, so each is entered twice, about 12 blocks a time.
     assert!(blocks < 40_000, "{blocks} blocks for the first page");
 }

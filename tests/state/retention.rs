@@ -62,7 +62,9 @@ fn consumed_messages_wait_for_the_slowest_group() {
     assert_eq!(starts(&db, "q"), "3 5 0", "p2 has no cursor: nothing is consumed there");
     queue(&db, "r", 1, 10);
     cursor(&db, "r", "p0", "fast", 9, None);
-    db.sql("insert into queen.groups (queue_id, name, mode) select id, 'later', 'all' from queen.queues where name = 'r'");
+    db.sql(
+        "insert into queen.groups (queue_id, name, mode) select id, 'later', 'all' from queen.queues where name = 'r'",
+    );
     rules(&db, "r", json!({"retentionEnabled": true, "completedRetentionSeconds": 45}));
     sweep(&db);
     assert_eq!(starts(&db, "r"), "0", "a registered group that has not met a partition has consumed nothing of it");
@@ -76,7 +78,10 @@ fn eviction_needs_no_switch_and_the_furthest_boundary_wins() {
     assert_eq!(sweep(&db), (2, 2));
     rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 25}));
     assert_eq!(sweep(&db), (5, 5));
-    assert_eq!(db.sql("select string_agg(distinct rule, ' ' order by rule) from queen.retention_audit"), "max_wait_time_eviction retention");
+    assert_eq!(
+        db.sql("select string_agg(distinct rule, ' ' order by rule) from queen.retention_audit"),
+        "max_wait_time_eviction retention"
+    );
     rules(&db, "q", json!({"retentionSeconds": 1, "retentionSinkHold": "s", "retentionSinkHoldMaxSeconds": 3600}));
     assert_eq!(sweep(&db), (0, 0), "held for a sink");
 }
@@ -92,7 +97,9 @@ fn log_start_moves_first_and_what_lies_below_is_deleted_without_the_partition() 
     assert_eq!(step(), json!({"due": true, "messages": 5, "segments": 0}));
     assert_eq!((starts(&db, "q"), db.sql("select count(*) from queen.segments")), ("5".into(), "10".into()));
     // Somebody holds the partition, as a push does.
-    let held = db.start(&format!("begin; select 1 from queen.partitions where id = {id} for no key update; select pg_sleep(600)"));
+    let held = db.start(&format!(
+        "begin; select 1 from queen.partitions where id = {id} for no key update; select pg_sleep(600)"
+    ));
     db.until("the lock", "select exists (select 1 from pg_stat_activity where query like '%pg_sleep%' and state = 'active' and pid <> pg_backend_pid())");
     assert_eq!(step()["segments"], 5);
     db.sql("update queen.retention_marks set look_at = now()");
@@ -111,7 +118,10 @@ fn keys_outlive_their_segments_until_their_clock_has_passed() {
     let forget = || db.call("forget_evidence", json!({"limit": 3}));
     assert_eq!(forget(), json!({"due": false, "rows": 0}));
     db.sql("update queen.evidence set created_at = created_at - interval '1 hour'; update queen.evidence_marks set look_at = now()");
-    assert_eq!((forget(), forget(), forget()), (json!({"due": true, "rows": 3}), json!({"due": true, "rows": 2}), json!({"due": false, "rows": 0})));
+    assert_eq!(
+        (forget(), forget(), forget()),
+        (json!({"due": true, "rows": 3}), json!({"due": true, "rows": 2}), json!({"due": false, "rows": 0}))
+    );
     assert_eq!(db.sql("select count(*) from queen.evidence_marks"), "0");
 }
 
@@ -154,15 +164,24 @@ fn clean_up_spares_what_may_still_be_wanted() {
         removed += db.call("cleanup_partitions", args.clone())["removed"].as_i64().unwrap();
     }
     assert_eq!(removed, 2);
-    assert_eq!(db.sql("select string_agg(name, ' ' order by name) from queen.partitions"), "p0 p1 p2 p4", "stored, dead letter, lease, written lately");
-    assert_eq!(db.sql("select count(*) || ' ' || min(rule) || ' ' || sum(messages) from queen.retention_audit"), "2 __partition_deleted__ 0");
+    assert_eq!(
+        db.sql("select string_agg(name, ' ' order by name) from queen.partitions"),
+        "p0 p1 p2 p4",
+        "stored, dead letter, lease, written lately"
+    );
+    assert_eq!(
+        db.sql("select count(*) || ' ' || min(rule) || ' ' || sum(messages) from queen.retention_audit"),
+        "2 __partition_deleted__ 0"
+    );
     assert_eq!(db.sql("select count(*) from queen.dead_partitions"), "2");
 }
 
 #[test]
 fn a_task_runs_once_per_period_and_the_operator_may_pause_it() {
     let db = Db::new();
-    let claim = |holder: &str| db.call("claim_task", json!({"task": "retention", "holder": holder, "periodMs": 60000}))["fence"].as_i64();
+    let claim = |holder: &str| {
+        db.call("claim_task", json!({"task": "retention", "holder": holder, "periodMs": 60000}))["fence"].as_i64()
+    };
     assert_eq!((claim("a"), claim("b")), (Some(1), None));
     db.call("release_task", json!({"task": "retention", "fence": 9}));
     assert_eq!(claim("b"), None, "not its lease");
@@ -179,6 +198,8 @@ fn a_task_runs_once_per_period_and_the_operator_may_pause_it() {
     assert_eq!(db.sql("select next_due_at < now() + interval '1 second' from queen.maintenance_leases"), "t");
     db.sql("update queen.maintenance_leases set enabled = false, next_due_at = 'epoch', expires_at = null");
     assert_eq!(db.call("claim_task", sooner)["fence"], Value::Null);
-    db.sql("update queen.maintenance_leases set enabled = true, expires_at = now() - interval '1 second', holder = 'dead'");
+    db.sql(
+        "update queen.maintenance_leases set enabled = true, expires_at = now() - interval '1 second', holder = 'dead'",
+    );
     assert!(claim("c").is_some(), "a dead holder stalls it for its lease only");
 }

@@ -157,7 +157,8 @@ fn a_lock_that_is_held_too_long_refuses_and_writes_nothing() {
         let holder = db.other().await;
         let lock = format!("begin; select from queen.partitions where id = {} for update", p.0);
         holder.batch_execute(&lock).await.unwrap();
-        let outcome = store::bundle(&db.client, &[bundle(vec![pushes("q", "a", Some((p, -1)), &[1])], vec![])], 1).await;
+        let outcome =
+            store::bundle(&db.client, &[bundle(vec![pushes("q", "a", Some((p, -1)), &[1])], vec![])], 1).await;
         assert!(matches!(outcome, Err(StoreError::Refused(_))), "{outcome:?}");
         assert_eq!(db.number("select last_offset from queen.partitions").await, -1);
     });

@@ -102,7 +102,8 @@ impl Store {
             Call::ReadKeys { from, to, since, limit, .. } => {
                 self.keys_read += 1;
                 let end = |row: &KeysRow| row.base.0 + row.keys.len() as i64 / 16;
-                let wanted = |row: &&KeysRow| from.0 < end(row) && row.base <= to && since.is_none_or(|s| s <= row.created_at);
+                let wanted =
+                    |row: &&KeysRow| from.0 < end(row) && row.base <= to && since.is_none_or(|s| s <= row.created_at);
                 let mut left = limit as i64;
                 let (mut rows, mut complete) = (Vec::new(), true);
                 for row in self.log.iter().filter(wanted) {
@@ -258,14 +259,26 @@ fn tiny() -> ShardConfig {
 #[derive(Clone, Debug)]
 enum Step {
     /// Keys are drawn from `0..alphabet`. `drafts`: so many requests in one turn.
-    Push { count: usize, drafts: usize, alphabet: u64 },
-    Pass { secs: u64 },
+    Push {
+        count: usize,
+        drafts: usize,
+        alphabet: u64,
+    },
+    Pass {
+        secs: u64,
+    },
     Restart,
     /// Another broker writes keys that nobody else does.
-    Foreign { count: usize },
-    Configure { dedup_secs: u32 },
+    Foreign {
+        count: usize,
+    },
+    Configure {
+        dedup_secs: u32,
+    },
     /// Runs of the store go, all or one, as another broker's expiry or a clean-up has it.
-    LoseRuns { which: Option<usize> },
+    LoseRuns {
+        which: Option<usize>,
+    },
     RefuseSeals(bool),
     Hold(u64),
 }
@@ -422,7 +435,9 @@ fn runs_that_expire_are_removed() {
 fn a_run_that_comes_while_a_draft_is_probed_is_probed_too() {
     let mut world = World::new(tiny(), 3600);
     fill(&mut world, 0, 400);
-    assert!(world.store.runs.contains_key(&RunId { base: Offset(0), last: world.store.runs.keys().next().unwrap().last }));
+    assert!(
+        world.store.runs.contains_key(&RunId { base: Offset(0), last: world.store.runs.keys().next().unwrap().last })
+    );
     world.hold = 1;
     let mut next = 400;
     while world.held.is_empty() {
@@ -534,5 +549,8 @@ fn figures() {
     }
     let each = began.elapsed().as_nanos() as u64 / messages;
     let (runs, bytes) = (world.store.sealed, world.shard.sizes().window_bytes as u64);
-    println!("{each} ns a message, the store included; {runs} runs; {} B of memory a key; longest {longest} us", bytes / messages);
+    println!(
+        "{each} ns a message, the store included; {runs} runs; {} B of memory a key; longest {longest} us",
+        bytes / messages
+    );
 }

@@ -94,7 +94,9 @@ impl Store {
                     self.runs.remove(&(*partition, rows[0].run));
                 }
                 let row = |id: &RowId| self.runs.get(&(*partition, id.run))?.1.get(id.row as usize).cloned();
-                Reply::RunRows(rows.iter().map(|id| row(id).map(|row| if empty { Bytes::new() } else { row })).collect())
+                Reply::RunRows(
+                    rows.iter().map(|id| row(id).map(|row| if empty { Bytes::new() } else { row })).collect(),
+                )
             }
             Call::DropRuns { partition, runs } => {
                 runs.iter().for_each(|id| drop(self.runs.remove(&(*partition, *id))));

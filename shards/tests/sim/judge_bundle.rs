@@ -6,7 +6,9 @@ use crate::ledger::{Moment, WrittenSegment};
 use crate::oracle::{Ask, At, Oracle};
 use crate::rng::Rng;
 use crate::store::{POISON, Planted, Segment, Store};
-use queen_shards::bundle::{Bundle, BundleDecision, BundleLane, BundleOutcome, BundleVerdict, LaneDecision, MoveDecision};
+use queen_shards::bundle::{
+    Bundle, BundleDecision, BundleLane, BundleOutcome, BundleVerdict, LaneDecision, MoveDecision,
+};
 use queen_shards::command::Codec;
 use queen_shards::effect::{CursorMove, CursorOutcome, LeaseMust, StoreError, key_at};
 use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp};
@@ -21,9 +23,8 @@ pub struct SentBundle {
 impl Store {
     /// The commit of several bundles, each decided by itself.
     pub fn bundle(&mut self, now: Stamp, rng: &mut Rng, bundles: &[Arc<Bundle>]) -> Result<BundleOutcome, StoreError> {
-        let poison = |lane: &BundleLane| {
-            !lane.confirm && lane.draft.frames.windows(POISON.len()).any(|bytes| bytes == POISON)
-        };
+        let poison =
+            |lane: &BundleLane| !lane.confirm && lane.draft.frames.windows(POISON.len()).any(|bytes| bytes == POISON);
         if bundles.iter().any(|bundle| bundle.lanes.iter().any(poison)) {
             return Err(StoreError::Refused("invalid byte sequence (simulated 22021)".into()));
         }
@@ -34,7 +35,9 @@ impl Store {
         for bundle in bundles {
             let mut decision = BundleDecision::default();
             for lane in &bundle.lanes {
-                outcome.stored.push((Codec::Raw, if lane.confirm { Default::default() } else { lane.draft.frames.clone() }));
+                outcome
+                    .stored
+                    .push((Codec::Raw, if lane.confirm { Default::default() } else { lane.draft.frames.clone() }));
                 decision.lanes.push(self.decide_lane(now, lane));
             }
             decision.moves = bundle.moves.iter().map(|one| self.decide_move(now, one)).collect();
@@ -144,7 +147,9 @@ impl Oracle {
         }
         let (mut lanes, mut cursors) = (Vec::new(), Vec::new());
         for bundle in bundles {
-            lanes.extend(bundle.lanes.iter().map(|lane| (lane.draft.lane.queue.clone(), lane.draft.lane.partition.clone())));
+            lanes.extend(
+                bundle.lanes.iter().map(|lane| (lane.draft.lane.queue.clone(), lane.draft.lane.partition.clone())),
+            );
             cursors.extend(bundle.moves.iter().map(|one| (one.partition, one.group)));
         }
         let (n, m) = (lanes.len(), cursors.len());
@@ -237,7 +242,11 @@ impl Oracle {
                 for (draft, base) in sent.drafts.iter().zip(bases) {
                     for (i, id) in draft.ids.iter().enumerate() {
                         let (partition, offset) = self.pushed[id].written.expect("there");
-                        self.must(offset == base.plus(i as i64), partition, "a bundle names another offset than it got");
+                        self.must(
+                            offset == base.plus(i as i64),
+                            partition,
+                            "a bundle names another offset than it got",
+                        );
                         answers.push((partition, offset));
                     }
                 }

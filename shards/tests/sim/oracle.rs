@@ -35,7 +35,10 @@ pub enum Ask {
     Push(Vec<SentDraft>),
     Pop(Pop),
     Ack(Vec<AckSet>),
-    GiveBack { lease: LeaseId, claims: Vec<(PartitionId, GroupId)> },
+    GiveBack {
+        lease: LeaseId,
+        claims: Vec<(PartitionId, GroupId)>,
+    },
     /// Moves nothing by itself: [`Oracle::prepared`] remembers it for the bundle.
     Bundle(crate::judge_bundle::SentBundle),
     Changed,

@@ -447,8 +447,14 @@ impl World {
         for (b, broker) in self.brokers.iter().enumerate() {
             for (s, shard) in broker.shards.iter().enumerate() {
                 let sizes = shard.sizes();
-                let waiting =
-                    [sizes.waiting_drafts, sizes.waiting_pops, sizes.waiting_acks, sizes.waiting_bundles, sizes.watches, sizes.calls];
+                let waiting = [
+                    sizes.waiting_drafts,
+                    sizes.waiting_pops,
+                    sizes.waiting_acks,
+                    sizes.waiting_bundles,
+                    sizes.watches,
+                    sizes.calls,
+                ];
                 if waiting != [0; 6] {
                     self.oracle.fail(None, &format!("shard {:?} still holds something: {sizes:?}", (b, s)));
                 }

@@ -78,7 +78,10 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
         }
         fates.push(Fate::Leads { index: build.frames.count() });
         build.keys.extend_from_slice(&key.0.to_le_bytes());
-        build.frames.push(&FrameHead { id: ids[i], trace: item.trace, transaction_id, ..FrameHead::default() }, item.payload.as_bytes());
+        build.frames.push(
+            &FrameHead { id: ids[i], trace: item.trace, transaction_id, ..FrameHead::default() },
+            item.payload.as_bytes(),
+        );
     }
     let mut plan =
         Plan { drafts: Vec::with_capacity(builds.len()), draft_of_lane: Vec::with_capacity(builds.len()), fates };

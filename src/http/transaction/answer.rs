@@ -38,9 +38,7 @@ impl No {
 
     pub fn ack_failed(set: &AckSet, why: &str) -> No {
         let (partition, group) = (set.partition, &set.group);
-        No::ack_rejected(format!(
-            "QTXN ack failed for partition {partition} group {group}: {why}; {ROLLED_BACK}"
-        ))
+        No::ack_rejected(format!("QTXN ack failed for partition {partition} group {group}: {why}; {ROLLED_BACK}"))
     }
 
     pub fn unknown_key(set: &AckSet, transaction_id: &str) -> No {

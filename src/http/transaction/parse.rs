@@ -132,11 +132,7 @@ fn rider(value: Option<&str>, name: &str) -> Result<bool, No> {
 }
 
 /// Runs `take` on every element of an array that is known to be JSON.
-fn each<'a>(
-    array: &'a str,
-    name: &str,
-    mut take: impl FnMut(&'a str, usize) -> Result<(), No>,
-) -> Result<(), No> {
+fn each<'a>(array: &'a str, name: &str, mut take: impl FnMut(&'a str, usize) -> Result<(), No>) -> Result<(), No> {
     let wrong = |_: JsonError| No::bad_request(format!("{name} must be an array"));
     let mut scan = Scanner::new(array.as_bytes()).map_err(wrong)?;
     scan.enter_array("").map_err(wrong)?;
@@ -216,8 +212,7 @@ impl<'a> Fields<'a> {
 
 impl<'a> Reader<'a> {
     fn operation(&mut self, value: &'a str, at: usize) -> Result<(), No> {
-        let fields = Fields::of(value)
-            .ok_or_else(|| No::bad_request(format!("operation {at} must be an object")))?;
+        let fields = Fields::of(value).ok_or_else(|| No::bad_request(format!("operation {at} must be an object")))?;
         let kind = text(fields.kind, "type").map_err(|no| no.of_operation(at))?;
         let read = match kind.as_deref() {
             Some("push") => self.push(&fields),

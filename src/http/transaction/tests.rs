@@ -27,10 +27,7 @@ fn operations_are_flattened_in_order() {
         {"queue":"r","type":"push","traceId":"no","data":1}]}"#,
     );
     use Operation::{Ack, Push};
-    assert_eq!(
-        parsed.order,
-        [Push { item: 0 }, Push { item: 1 }, Ack { ack: 0 }, Push { item: 2 }, Push { item: 3 }]
-    );
+    assert_eq!(parsed.order, [Push { item: 0 }, Push { item: 1 }, Ack { ack: 0 }, Push { item: 2 }, Push { item: 3 }]);
     let items = &parsed.pushes.items;
     assert_eq!(items.iter().map(|i| i.payload).collect::<Vec<_>>(), [r#"{"a": 1}"#, "2", "null", "1"]);
     assert_eq!(items.iter().map(|i| i.lane).collect::<Vec<_>>(), [0, 1, 0, 2]);
@@ -49,7 +46,8 @@ fn an_absent_payload_is_an_empty_object() {
 #[test]
 fn required_leases_ignore_what_is_no_text() {
     let lease = "01990a12-4410-7bbb-9bbb-0000000000f1";
-    let body = format!(r#"{{"operations":[],"requiredLeases":["{lease}",5,null,"","{lease}","x"],"kv":[],"timers":null}}"#);
+    let body =
+        format!(r#"{{"operations":[],"requiredLeases":["{lease}",5,null,"","{lease}","x"],"kv":[],"timers":null}}"#);
     let id = LeaseId(0x0199_0a12_4410_7bbb_9bbb_0000_0000_00f1);
     assert_eq!(good(&body).required_leases, [id, LeaseId::NONE]);
 }

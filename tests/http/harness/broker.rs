@@ -92,7 +92,8 @@ pub fn one_shard() -> &'static Broker {
 }
 
 fn shared(broker: &'static Shared, setup: impl FnOnce() -> Setup) -> &'static Broker {
-    let started = broker.get_or_init(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| setup().start())).ok());
+    let started =
+        broker.get_or_init(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| setup().start())).ok());
     started.as_ref().expect("the shared broker did not start, see the first failure")
 }
 
@@ -254,7 +255,12 @@ impl Broker {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         let from = lines.len().saturating_sub(60);
-        format!("--- log of the broker on port {} ({} lines)\n{}\n---", self.port, lines.len(), lines[from..].join("\n"))
+        format!(
+            "--- log of the broker on port {} ({} lines)\n{}\n---",
+            self.port,
+            lines.len(),
+            lines[from..].join("\n")
+        )
     }
 
     pub fn client(&self) -> Client {
