@@ -344,12 +344,16 @@ fn concurrent_transactions_share_commits() {
     assert_eq!(b.drain(&to, "batch=10000", "").len(), CONCURRENT * (EACH + 1));
 }
 
-/// One lock order for all: transactions, pushes, pops, acks and queue deletes at full speed, without one deadlock.
+/// One lock order for all: transactions, pushes, pops, acks, seeks, retention and queue deletes at full speed, without
+/// one deadlock. QUEEN_TEST_LONG makes it a minute.
 #[test]
 fn a_mixed_run_has_no_deadlock() {
     let seconds = std::env::var("QUEEN_TEST_LONG").map_or(10, |_| 60);
-    let b = &Setup::clean().start();
+    let b = &Setup::clean().env("RETENTION_INTERVAL", "300").start();
     let queues: Vec<String> = (0..4).map(|_| unique("mix")).collect();
+    for queue in &queues[..2] {
+        b.configure(queue, json!({"retentionEnabled": true, "retentionSeconds": 2, "completedRetentionSeconds": 1}));
+    }
     let until = Instant::now() + Duration::from_secs(seconds);
     let (committed, refusals) = (AtomicU64::new(0), AtomicU64::new(0));
     at_once(14, |t| {
@@ -386,6 +390,9 @@ fn a_mixed_run_has_no_deadlock() {
                 }
                 _ => {
                     b.send("DELETE", &format!("/api/v1/resources/queues/{}", queues[3]), None);
+                    let seek = format!("/api/v1/consumer-groups/g/queues/{queue}/seek");
+                    let answer = b.post(&seek, &json!({"toEnd": n % 2 == 0, "timestamp": "2020-01-01T00:00:00Z"}));
+                    assert!(answer.status < 500, "{}", answer.text());
                     std::thread::sleep(Duration::from_millis(50));
                 }
             }
@@ -396,7 +403,7 @@ fn a_mixed_run_has_no_deadlock() {
     println!("{} committed, {} refused, {deadlocks} deadlocks", committed.into_inner(), refusals.into_inner());
     assert_eq!(deadlocks, 0);
     let holes = "select count(*) from (
-        select base_offset, lag(base_offset + count, 1, 0::bigint) over w as next, created_at,
+        select base_offset, lag(base_offset + count, 1, base_offset) over w as next, created_at,
             lag(created_at, 1, '-infinity') over w as before
         from queen.segments window w as (partition by partition_id order by base_offset)
     ) as s where base_offset <> next or created_at < before";
