@@ -38,8 +38,10 @@ const AUTOPILOT_PARTITIONS: u32 = 64;
 /// Inflated bytes of one answer: many times a full batch of usual messages, and small beside what a broker has. One
 /// message is delivered however large it is.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
-/// A parked pop asks again after this even without a wake. Source: data plane 4.5, the periodic re-check.
-const RECHECK: u64 = 1_000_000;
+/// A parked pop asks again after this even without a wake; a discovery pop sooner, because queues come that it does not
+/// watch. Source: data plane 4.5, the periodic re-check.
+const RECHECK: u64 = 5_000_000;
+const RECHECK_DISCOVERY: u64 = 1_000_000;
 /// How often a pop that waits for its batch to fill (minPopWaitTime) counts again, in memory.
 const FILL_RECOUNT: u64 = 10_000;
 /// Wakes in a row that led to nothing before asks are spaced out: others were faster, or the hint was wrong.
@@ -315,7 +317,8 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
             (Vec::new(), (1000u64 << (empty_wakes - EMPTY_WAKES).min(6)).min(EMPTY_WAKE_PAUSE_MAX))
         } else {
             // Watched after an ask that found nothing: a shard that has something by now wakes at once.
-            (watches(core, asking, sources), RECHECK)
+            let recheck = if matches!(asking.from, Source::One(_)) { RECHECK } else { RECHECK_DISCOVERY };
+            (watches(core, asking, sources), recheck)
         };
         guards = watching;
         parked.get_or_insert_with(|| core.metrics.park(core.shard(), asking.queue_name()));
