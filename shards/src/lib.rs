@@ -29,6 +29,7 @@ mod lane;
 mod moves;
 mod prepare;
 mod queue;
+mod recall;
 mod repack;
 mod settle;
 mod slab;

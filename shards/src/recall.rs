@@ -1,0 +1,241 @@
+//! What a lane has to know before its drafts may close: the partition's row, the keys of the dedup window, and the ids
+//! of originals that duplicates answer.
+//!
+//!     unknown lane > Call::Provision > row      short window, moved lane > Call::ReadKeys > window
+//!     duplicates beyond the tail > Call::ReadRecords > ids
+//!
+//! Holds: a window is complete from `window_since` on and through `verified`; what cannot be read fails the drafts that
+//! wait, never the shard. Does not judge: `append` does.
+
+use crate::append::JudgedDraft;
+use crate::calls::Pending;
+use crate::command::{DraftVerdict, Duplicate, Record};
+use crate::effect::{Call, LaneRow, StoreError};
+use crate::ids::{Offset, Stamp};
+use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER};
+use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, WINDOW_MARGIN_US};
+use crate::sealed::Sealed;
+use crate::shard::Shard;
+use crate::slab::Ref;
+use crate::tail;
+
+impl Shard {
+    // ---- provisioning
+
+    pub(crate) fn send_provision(&mut self) {
+        if self.provision.is_empty() || self.calls.provisioning() {
+            return;
+        }
+        let n = self.provision.len().min(PROVISION_MAX);
+        let lanes: Vec<Ref> = self.provision.drain(..n).filter(|&l| self.lanes.slab.get(l).is_some()).collect();
+        let keys = lanes.iter().map(|&l| self.lanes[l].key.clone()).collect();
+        self.ask(Call::Provision { lanes: keys }, Pending::Provision { lanes });
+    }
+
+    pub(crate) fn provisioned(&mut self, lanes: Vec<Ref>, rows: Result<Vec<Option<LaneRow>>, StoreError>) {
+        match rows {
+            Ok(rows) => {
+                for (at, row) in lanes.into_iter().zip(rows) {
+                    match row {
+                        Some(row) => self.know_lane(at, row),
+                        None => {
+                            // Its queue was deleted meanwhile: a bundle makes both again, so do the drafts.
+                            self.miss_preparing(at);
+                            self.provision_again(at);
+                        }
+                    }
+                }
+            }
+            Err(_) => lanes.into_iter().for_each(|at| self.fail_drafts(at)),
+        }
+    }
+
+    fn provision_again(&mut self, at: Ref) {
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        lane.state = LaneState::Unknown;
+        self.expire_drafts(at);
+        let lane = &self.lanes[at];
+        if lane.drafts.is_empty() && lane.cursors.is_empty() {
+            self.lanes.remove(at);
+        } else {
+            self.prepare(at);
+        }
+    }
+
+    /// Takes over a partition's row.
+    pub(crate) fn know_lane(&mut self, at: Ref, row: LaneRow) {
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        let queue = lane.queue;
+        if self.queues.slab[queue].row.is_some_and(|known| known.id != row.queue.id) {
+            // The queue was deleted and made again behind our back.
+            self.forget_queue(queue);
+            let Some(queue) = self.lanes.slab.get(at).map(|l| l.queue) else { return };
+            self.learn_queue(queue, row.queue);
+            return;
+        }
+        self.learn_queue(queue, row.queue);
+        self.lanes.identify(at, row.partition);
+        let lane = &mut self.lanes[at];
+        lane.verified = row.last_offset;
+        lane.saw_end(row.last_offset);
+        lane.log_start = lane.log_start.max(row.log_start);
+        lane.last_created_at = row.last_created_at;
+        lane.state = LaneState::Ready;
+        if row.last_offset == Offset::NONE {
+            lane.window_since = SINCE_EVER;
+        }
+        self.prepare(at);
+        self.offer_all(at);
+    }
+
+    /// Every waiting draft of a lane is answered `failed`.
+    pub(crate) fn fail_drafts(&mut self, at: Ref) {
+        self.fail_preparing(at);
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        let drafts = std::mem::take(&mut lane.drafts);
+        let unknown = lane.id.0 == 0;
+        lane.state = if unknown { LaneState::Unknown } else { LaneState::Ready };
+        for waiting in drafts {
+            self.finish_draft(waiting.job, waiting.index, DraftVerdict::Failed);
+        }
+        if unknown && self.lanes[at].cursors.is_empty() {
+            self.lanes.remove(at);
+        }
+    }
+
+    // ---- the window
+
+    /// Reads the keys the window lacks: all of the dedup window.
+    pub(crate) fn load_window(&mut self, at: Ref) {
+        let Some(floor) = self.dedup_floor(at) else { return };
+        self.drop_window(at);
+        let lane = &mut self.lanes[at];
+        lane.state = LaneState::Loading;
+        let to = lane.verified;
+        self.read_keys(at, Offset(0), to, Some(kept_from(floor)));
+    }
+
+    /// Reads what another writer stored after `verified`.
+    pub(crate) fn catch_up(&mut self, at: Ref, to: Offset) {
+        let dedup = self.dedup_floor(at).is_some();
+        let stamp = self.stamp();
+        let lane = &mut self.lanes[at];
+        lane.tail.cut();
+        lane.saw_end(to);
+        if !dedup || lane.window_since == SINCE_NEVER {
+            lane.verified = to;
+            lane.state = LaneState::Ready;
+            // What the window missed was written now.
+            lane.window_since = SINCE_NEVER;
+            lane.last_created_at = lane.last_created_at.max(stamp);
+            self.prepare(at);
+            self.offer_all(at);
+            return;
+        }
+        lane.state = LaneState::Loading;
+        let from = lane.verified.plus(1);
+        self.read_keys(at, from, to, None);
+    }
+
+    pub(crate) fn read_keys(&mut self, at: Ref, from: Offset, to: Offset, since: Option<Stamp>) {
+        let partition = self.lanes[at].id;
+        let limit = self.config.keys_page;
+        let call = Call::ReadKeys { partition, from, to, since, limit, newest_first: false };
+        self.ask(call, Pending::LoadKeys { lane: at, to, since });
+    }
+
+    /// A page of keys for the window.
+    pub(crate) fn keys_loaded(
+        &mut self,
+        at: Ref,
+        to: Offset,
+        since: Option<Stamp>,
+        page: Result<(Vec<crate::effect::KeysRow>, bool), StoreError>,
+    ) {
+        if self.lanes.slab.get(at).is_none() {
+            return;
+        }
+        let Ok((rows, complete)) = page else {
+            return self.fail_drafts(at);
+        };
+        let lane = &mut self.lanes[at];
+        let before = lane.window.bytes();
+        let first_page = lane.window.is_empty() && lane.runs().is_none();
+        let sealed = lane.runs().and_then(Sealed::last).unwrap_or(Offset::NONE);
+        for row in &rows {
+            // A row that a run ends in the midst of: the window goes on where the run ends.
+            let skip = (sealed.0 + 1 - row.base.0).clamp(0, row.keys.len() as i64 / 16);
+            lane.window.insert(row.base.plus(skip), row.created_at, &row.keys[16 * skip as usize..]);
+            lane.last_created_at = lane.last_created_at.max(row.created_at);
+        }
+        self.window_bytes = (self.window_bytes + lane.window.bytes()).saturating_sub(before);
+        if let (false, Some(last)) = (complete, rows.last()) {
+            let from = last.base.plus(last.keys.len() as i64 / 16);
+            return match since.filter(|_| first_page) {
+                // A window that takes more than a page may have been sealed.
+                Some(since) => self.load_runs(at, from, to, since),
+                None => self.read_keys(at, from, to, since),
+            };
+        }
+        if let Some(since) = since {
+            lane.window_since = since;
+        }
+        lane.verified = lane.verified.max(to);
+        lane.state = LaneState::Ready;
+        self.prepare(at);
+        self.offer_all(at);
+    }
+
+    // ---- originals of duplicates that are not in the tail
+
+    pub(crate) fn find_originals(&mut self, at: Ref, draft: JudgedDraft) {
+        let lane = &self.lanes[at];
+        let open = |d: &&Duplicate| d.id.is_none() && d.offset >= lane.log_start;
+        let from = draft.duplicates.iter().filter(open).map(|d| d.offset).min();
+        let to = draft.duplicates.iter().filter(open).map(|d| d.offset).max();
+        let (Some(from), Some(to)) = (from, to) else { return self.finish_judged(draft) };
+        let call =
+            Call::ReadRecords { partition: lane.id, from, to, bytes: MERGE_BYTES_MAX as u64, messages: u32::MAX };
+        self.ask(call, Pending::Originals { lane: at, from, draft });
+    }
+
+    /// Records from `from` on; what they do not hold is asked again further up, or is gone.
+    pub(crate) fn originals_read(
+        &mut self,
+        at: Ref,
+        from: Offset,
+        mut draft: JudgedDraft,
+        result: Result<(Vec<Record>, Offset), StoreError>,
+    ) {
+        let (records, log_start) = match result {
+            Ok(read) if self.lanes.slab.get(at).is_some() => read,
+            _ => return self.finish_judged(draft),
+        };
+        self.lanes[at].log_start = self.lanes[at].log_start.max(log_start);
+        let read_to = records.last().map_or(from, Record::last);
+        for record in &records {
+            let mut messages = None;
+            for duplicate in &mut draft.duplicates {
+                if duplicate.id.is_none() && (record.base..=record.last()).contains(&duplicate.offset) {
+                    let ids = messages.get_or_insert_with(|| tail::ids_of(record));
+                    duplicate.id = ids.get((duplicate.offset.0 - record.base.0) as usize).copied();
+                }
+            }
+        }
+        // Offsets up to where the answer reached have no text any more.
+        let further = draft.duplicates.iter().any(|d| d.id.is_none() && d.offset > read_to && !records.is_empty());
+        if further {
+            for duplicate in draft.duplicates.iter_mut().filter(|d| d.id.is_none() && d.offset <= read_to) {
+                duplicate.id = Some(crate::ids::MessageId(0));
+            }
+            self.find_originals(at, draft);
+        } else {
+            self.finish_judged(draft);
+        }
+    }
+}
+
+/// How far back a window is kept for a floor.
+pub(crate) fn kept_from(floor: Stamp) -> Stamp {
+    Stamp(floor.0 - WINDOW_MARGIN_US)
+}
