@@ -37,6 +37,8 @@ pub(crate) struct PopJob {
     pending: u32,
     lease: Option<LeaseId>,
     failed: bool,
+    /// Nothing more is to be claimed for it.
+    stopped: bool,
     fill_wait_ms: u32,
 }
 
@@ -58,6 +60,7 @@ impl Shard {
             claims: Vec::new(),
             pending: 0,
             failed: false,
+            stopped: false,
             fill_wait_ms: 0,
         };
         let job = self.pops.insert(job);
@@ -143,7 +146,7 @@ impl Shard {
             _ => {}
         }
         self.pops[at].partitions_left = self.pops[at].partitions_left.min(1);
-        if self.pops[at].claims.is_empty() {
+        if self.pops[at].claims.is_empty() && !self.pops[at].stopped {
             let cursor = self.lanes[lane_ref].cursor_entry(group);
             if cursor.in_ready {
                 cursor.in_ready = false;
@@ -350,7 +353,7 @@ impl Shard {
         let mut theirs = Vec::new();
         loop {
             let job = &self.pops[at];
-            if job.batch_left == 0 || job.partitions_left == 0 || job.bytes_left() == 0 {
+            if job.stopped || job.batch_left == 0 || job.partitions_left == 0 || job.bytes_left() == 0 {
                 break;
             }
             let Some(lane_ref) = self.queues.groups[group].ready.pop_front() else { break };
@@ -650,6 +653,12 @@ impl Shard {
             job.lease = job.pop.lease;
         }
         self.run_pop(at);
+    }
+
+    pub(crate) fn stop_pop(&mut self, at: Ref) {
+        if let Some(job) = self.pops.get_mut(at) {
+            job.stopped = true;
+        }
     }
 
     pub(crate) fn pop_failed(&mut self, at: Ref, claim: &Claim) {

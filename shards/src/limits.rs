@@ -27,6 +27,8 @@ pub const KEYS_PAGE: u32 = 65536;
 pub const BUSY_TRIES: u8 = 3;
 /// That wait, in microseconds.
 pub const BUSY_WAIT_US: u64 = 5_000;
+/// Times a claim may meet a locked row before its pop goes on without it: 100 ms of [`BUSY_WAIT_US`].
+pub const BUSY_CLAIMS_MAX: u16 = 20;
 /// Times a move of a cursor may meet a locked row before it gives up: 5 s of [`BUSY_WAIT_US`].
 pub const BUSY_MOVES_MAX: u16 = 1000;
 /// Times one operation on a cursor may meet a changed row before it gives up: each time somebody else moved it.

@@ -8,7 +8,7 @@ use crate::command::{AckOutcome, Claim, Record};
 use crate::effect::{CursorMove, CursorOutcome, CursorTo, Effect, LeaseMust, LeaseTo, MoveOutcome, StoreError};
 use crate::ids::{CommitId, GroupId, LeaseId, Micros, Offset, PartitionId};
 use crate::lane::{Memo, Ticket};
-use crate::limits::{BUSY_MOVES_MAX, BUSY_TRIES, BUSY_WAIT_US, COMMIT_MOVES_MAX, STALE_TRIES};
+use crate::limits::{BUSY_CLAIMS_MAX, BUSY_MOVES_MAX, BUSY_TRIES, BUSY_WAIT_US, COMMIT_MOVES_MAX, STALE_TRIES};
 use crate::shard::{Shard, Timer};
 use crate::slab::Ref;
 use std::collections::VecDeque;
@@ -75,12 +75,7 @@ impl Shard {
         let Some((_, batch)) = self.moves.in_flight.take_if(|(id, _)| *id == commit) else { return };
         let outcome = match result {
             Ok(outcome) => outcome,
-            Err(error) => {
-                for queued in batch {
-                    self.move_failed(queued, &error);
-                }
-                return;
-            }
+            Err(_) => return batch.into_iter().for_each(|queued| self.move_failed(queued)),
         };
         self.read_clock(outcome.now);
         for (queued, outcome) in batch.into_iter().zip(outcome.moves) {
@@ -114,12 +109,16 @@ impl Shard {
             }
             CursorOutcome::Busy => {
                 queued.busy += 1;
-                match &queued.op {
-                    _ if queued.busy <= BUSY_TRIES as u16 => self.queue_move(queued),
-                    // A pop has other lanes; this one is offered again later.
-                    Op::Claim { .. } => self.leave_locked(queued),
-                    _ if queued.busy <= BUSY_MOVES_MAX => self.rest(queued),
-                    _ => self.give_up(queued),
+                let claims = matches!(queued.op, Op::Claim { .. });
+                let most = if claims { BUSY_CLAIMS_MAX } else { BUSY_MOVES_MAX };
+                if queued.busy <= BUSY_TRIES as u16 {
+                    self.queue_move(queued);
+                } else if queued.busy <= most {
+                    self.rest(queued);
+                } else if claims {
+                    self.leave_locked(queued);
+                } else {
+                    self.move_failed(queued);
                 }
             }
             CursorOutcome::Gone => {
@@ -131,19 +130,14 @@ impl Shard {
         }
     }
 
+    /// A claim whose row stays locked: the pop answers with what else it has.
     fn leave_locked(&mut self, queued: QueuedMove) {
         let QueuedMove { lane, group, op, .. } = queued;
-        let Op::Claim { job, claim, .. } = op else { return };
-        let at = self.now.plus(BUSY_WAIT_US);
-        let cursor = self.lanes[lane].cursor_entry(group);
-        if cursor.waiting.is_empty() && !cursor.forget {
-            cursor.busy = false;
-            cursor.timer = Some(at);
-            self.arm(at, Timer::Offer { lane, group });
-        } else {
-            self.free_cursor(lane, group);
+        self.free_cursor(lane, group);
+        if let Op::Claim { job, claim, .. } = op {
+            self.stop_pop(job);
+            self.unclaimed(job, &claim);
         }
-        self.unclaimed(job, &claim);
     }
 
     fn rest(&mut self, queued: QueuedMove) {
@@ -186,17 +180,16 @@ impl Shard {
                 self.unclaimed(job, &claim);
             }
             Op::Ack { ticket, .. } if tries < STALE_TRIES => self.decide(ticket, lane, group, tries + 1),
-            Op::Ack { .. } => self.give_up(QueuedMove { lane, group, tries, busy: 0, op, cursor_move }),
+            Op::Ack { .. } => self.move_failed(QueuedMove { lane, group, tries, busy: 0, op, cursor_move }),
             Op::GiveBack { job } => self.gave_back(lane, group, job),
         }
     }
 
-    /// The store failed; what the row is now is not known.
-    fn move_failed(&mut self, queued: QueuedMove, error: &StoreError) {
+    /// The store failed; what the row is now is not known: the move may have been made, or a bundle changed the row while
+    /// the cursor was busy.
+    fn move_failed(&mut self, queued: QueuedMove) {
         let QueuedMove { lane, group, op, .. } = queued;
-        if let Some(lane) = self.lanes.slab.get_mut(lane)
-            && matches!(error, StoreError::Unknown(_))
-        {
+        if let Some(lane) = self.lanes.slab.get_mut(lane) {
             let cursor = lane.cursor_entry(group);
             cursor.row = None;
             cursor.lease_until = Micros(0);
@@ -213,10 +206,6 @@ impl Shard {
             }
             Op::GiveBack { job } => self.gave_back(lane, group, job),
         }
-    }
-
-    fn give_up(&mut self, queued: QueuedMove) {
-        self.move_failed(queued, &StoreError::Unavailable("the cursor is never at rest".into()));
     }
 
     /// The lane (or its cursor) is gone from memory or from the store.
