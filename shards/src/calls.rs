@@ -4,7 +4,7 @@ use crate::ack::Ruled;
 use crate::append::JudgedDraft;
 use crate::command::Verdict;
 use crate::effect::{Call, Effect, Reply, StoreError};
-use crate::ids::{CallId, Offset, Slot, Stamp, TenantId};
+use crate::ids::{CallId, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::lane::Ticket;
 use crate::limits::CALLS_MAX;
 use crate::place::LaneKey;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub(crate) enum Pending {
     Provision { lanes: Vec<Ref> },
     Reverify { lane: Ref },
-    LearnLane { job: Ref, lane: Ref, ours: bool },
+    LearnLane { job: Ref, lane: Ref, ours: bool, told: (PartitionId, Offset) },
     PrepareLane { ticket: PrepareTicket },
     PrepareRows { lane: Ref, ticket: PrepareTicket, rows: Vec<RowId> },
     LoadKeys { lane: Ref, to: Offset, since: Option<Stamp> },
@@ -97,9 +97,9 @@ impl Shard {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.reverified(lane, row);
             }
-            Pending::LearnLane { job, lane, ours } => {
+            Pending::LearnLane { job, lane, ours, told } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
-                self.lane_learnt(job, lane, ours, row);
+                self.lane_learnt(job, lane, ours, told, row);
             }
             Pending::PrepareRows { lane, ticket, rows } => {
                 let read = result.and_then(|reply| match reply {

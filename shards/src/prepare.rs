@@ -10,13 +10,14 @@ use crate::bundle::{News, PrepareLane, Prepared, PreparedLane, PreparedSet, firs
 use crate::calls::Pending;
 use crate::command::{AckSet, Record, Verdict};
 use crate::effect::{Call, CursorTo, LaneRow, StoreError, key_at};
-use crate::ids::{GroupId, LeaseId, Micros, PartitionId, Slot, Stamp};
+use crate::ids::{GroupId, LeaseId, Micros, Offset, PartitionId, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_NEVER};
+use crate::limits::REREAD_WAIT_US;
 use crate::limits::RUN_ROWS_MAX;
 use crate::moves::apply;
 use crate::place::LaneKey;
 use crate::sealed::{self, RowId, Sealed};
-use crate::shard::Shard;
+use crate::shard::{Shard, Timer};
 use crate::slab::Ref;
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -252,7 +253,7 @@ impl Shard {
         let lane = &mut self.lanes[at];
         lane.touched = self.now;
         if lane.id != partition {
-            return self.learn_lane(job, at);
+            return self.learn_lane(job, at, partition, record.last());
         }
         if lane.state == LaneState::Ready && lane.verified.plus(1) == record.base {
             return self.follow(at, record);
@@ -284,7 +285,7 @@ impl Shard {
     }
 
     /// Reads a partition that somebody made or changed.
-    fn learn_lane(&mut self, job: Ref, at: Ref) {
+    fn learn_lane(&mut self, job: Ref, at: Ref, partition: PartitionId, end: Offset) {
         let key = self.lanes[at].key.clone();
         let at = if self.lanes[at].id.0 != 0 {
             // Remembered under another number: the partition was removed and made again.
@@ -299,10 +300,17 @@ impl Shard {
             self.lanes[at].state = LaneState::Asked;
         }
         self.heards[job].left += 1;
-        self.ask(Call::FindLane { lane: key }, Pending::LearnLane { job, lane: at, ours });
+        self.ask(Call::FindLane { lane: key }, Pending::LearnLane { job, lane: at, ours, told: (partition, end) });
     }
 
-    pub(crate) fn lane_learnt(&mut self, job: Ref, at: Ref, ours: bool, row: Result<Option<LaneRow>, StoreError>) {
+    pub(crate) fn lane_learnt(
+        &mut self,
+        job: Ref,
+        at: Ref,
+        ours: bool,
+        told: (PartitionId, Offset),
+        row: Result<Option<LaneRow>, StoreError>,
+    ) {
         if let Some(lane) = self.lanes.slab.get_mut(at) {
             let unknown = lane.state == LaneState::Unknown || (ours && lane.state == LaneState::Asked);
             match row {
@@ -314,11 +322,24 @@ impl Shard {
                     self.offer_all(at);
                 }
                 Ok(_) => self.forget_lane(at),
-                Err(_) if unknown => self.fail_drafts(at),
+                Err(_) if unknown => self.believe_lane(at, told),
                 Err(_) => {}
             }
         }
         self.finish_heard(job);
+    }
+
+    /// The lane cannot be read now, but what was told of it is true: pops are served from that, and it is read again.
+    fn believe_lane(&mut self, at: Ref, (partition, end): (PartitionId, Offset)) {
+        let key = self.lanes[at].key.clone();
+        self.fail_drafts(at);
+        let at = self.lane_entry(&key);
+        self.lanes.identify(at, partition);
+        let lane = &mut self.lanes[at];
+        lane.state = LaneState::Unknown;
+        lane.saw_end(end);
+        self.arm(self.now.plus(REREAD_WAIT_US), Timer::Reread { lane: at });
+        self.offer_all(at);
     }
 
     fn heard_lane_changed(&mut self, key: &LaneKey) {
