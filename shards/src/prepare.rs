@@ -98,13 +98,14 @@ impl Shard {
                 }
                 self.prepare_lane(ticket);
             }
-            Ok(None) => {
-                if let Some(at) = self.lanes.find(&key) {
-                    self.forget_lane(at);
+            // It may have been made since it was looked for: what is known of it by now counts.
+            Ok(None) => match self.lanes.find(&key) {
+                Some(at) if self.lanes[at].id.0 != 0 => self.prepare_lane(ticket),
+                _ => {
+                    self.note_absent(&key);
+                    self.lane_prepared(ticket, PreparedLane::Missing);
                 }
-                self.note_absent(&key);
-                self.lane_prepared(ticket, PreparedLane::Missing);
-            }
+            },
             Err(_) => self.lane_prepared(ticket, PreparedLane::Failed),
         }
     }
