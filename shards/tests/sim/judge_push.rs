@@ -11,6 +11,9 @@ use queen_shards::effect::{Append, AppendOutcome, LaneOutcome, key_at};
 use queen_shards::ids::{Offset, PartitionId};
 use queen_shards::limits::{COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX};
 
+/// Longest a transaction takes from its preparation to its bundle.
+const PREPARING_US: u64 = 500_000;
+
 impl Oracle {
     /// The form of a fused commit: lanes in ascending order and once each, segments in lane and offset order.
     pub fn check_shape(&self, append: &Append) {
@@ -106,9 +109,11 @@ impl Oracle {
             if segment.broker.is_some() {
                 self.check_origin(id, one.id, offset, bytes, key);
             }
-            // The options in force when it came, or any later ones.
-            let pushed = self.pushed.get(&one.id).and_then(|pushed| self.asks[pushed.ask].delivered);
-            let since = pushed.map_or(emitted, |pushed| pushed.t);
+            // The options in force when it came, or any later ones; a transaction came when it was prepared.
+            let ask = self.pushed.get(&one.id).map(|pushed| &self.asks[pushed.ask]);
+            let since = ask.and_then(|ask| ask.delivered).map_or(emitted, |delivered| delivered.t);
+            let bundled = ask.is_some_and(|ask| matches!(ask.ask, Ask::Bundle(_)));
+            let since = if bundled { since.saturating_sub(PREPARING_US) } else { since };
             self.check_window(now, since, id, key, segment.created_at, offset);
             rows.push((one.id, key));
             at += len;
