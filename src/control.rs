@@ -281,7 +281,7 @@ impl Control {
     }
 
     async fn rates(self: Rc<Self>) {
-        let mut rates = Rates::new(self.shared.metrics.clone());
+        let mut rates = Rates::new(self.shared.metrics.clone(), self.shared.config.log_queues);
         loop {
             rt::sleep(self.shared.config.log_rates).await;
             rates.log();

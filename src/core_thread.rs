@@ -375,6 +375,7 @@ impl Core {
             ..ShardConfig::default()
         });
         let (mut events, mut effects) = (Vec::new(), Vec::new());
+        let mut reported = now();
         loop {
             self.turn.wait().await;
             // Whoever is ready now adds to this turn: that is what fuses commits.
@@ -395,6 +396,10 @@ impl Core {
                 self.turn.ring();
             }
             self.gate.open();
+            if reported.plus(self.config.log_rates.as_micros() as u64) <= now() {
+                reported = now();
+                self.metrics.shard(self.index).busiest(shard.take_busiest(self.config.log_queues));
+            }
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
         }

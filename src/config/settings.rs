@@ -281,7 +281,7 @@ pub const GROUPS: &[Group] = &[
             Setting::text("RUST_LOG", "", "Filter; wins over `LOG_LEVEL`.").derived("unset"),
             Setting::bool("QUEEN_LOG_JSON", false, "One JSON object per line."),
             Setting::int("QUEEN_LOG_RATES_MS", 10_000, 1000..=MS_MAX, "ms", "Period of the `rates` and `sizes` lines."),
-            Setting::int("QUEEN_LOG_TOPN_QUEUES", 10, 0..=1000, "queues", "Busiest queues shown.").later(),
+            Setting::int("QUEEN_LOG_TOPN_QUEUES", 10, 0..=1000, "queues", "Busiest queues that get a `rates` line of their own."),
         ],
     },
     Group {

@@ -4,7 +4,10 @@
 //! blocks do not share cache lines. The map of parked pops has a mutex of its own block: it is touched only when a pop
 //! parks, and contended only by a scrape. Source: operations 5.3, 5.4.1.
 
+use queen_shards::activity::BusyQueue;
+use queen_shards::ids::TenantId;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -100,6 +103,7 @@ pub struct ShardMetrics {
     tail_bytes: AtomicU64,
     window_bytes: AtomicU64,
     parked: Mutex<HashMap<Arc<str>, u32>>,
+    busiest: Mutex<Vec<BusyQueue>>,
 }
 
 struct Batches {
@@ -196,6 +200,10 @@ impl ShardMetrics {
         self.tail_bytes.store(tail, Relaxed);
         self.window_bytes.store(windows, Relaxed);
     }
+    /// The busiest queues of this shard in the last period, instead of those of the one before.
+    pub fn busiest(&self, queues: Vec<BusyQueue>) {
+        *self.busiest.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = queues;
+    }
     fn park(&self, queue: &Arc<str>, parked: bool) {
         let mut map = self.parked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if parked {
@@ -291,6 +299,23 @@ impl Metrics {
     pub fn memory(&self) -> (u64, u64) {
         let sum = |cell: fn(&ShardMetrics) -> &AtomicU64| self.shards.iter().map(|s| cell(s).load(Relaxed)).sum();
         (sum(|s| &s.tail_bytes), sum(|s| &s.window_bytes))
+    }
+    /// What the shards reported last of their busiest queues, added up by queue, busiest first. Each report is given once.
+    pub fn take_busiest(&self, most: usize) -> Vec<BusyQueue> {
+        let mut all: HashMap<(TenantId, Arc<str>), BusyQueue> = HashMap::new();
+        for shard in &self.shards {
+            let queues = std::mem::take(&mut *shard.busiest.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+            for one in queues {
+                match all.entry((one.tenant, one.queue.clone())) {
+                    Entry::Vacant(place) => drop(place.insert(one)),
+                    Entry::Occupied(mut known) => known.get_mut().add(&one),
+                }
+            }
+        }
+        let mut all: Vec<BusyQueue> = all.into_values().collect();
+        all.sort_by(BusyQueue::busiest_first);
+        all.truncate(most);
+        all
     }
     /// Parked pops by queue name, sorted.
     pub fn parked(&self) -> Vec<(Arc<str>, u64)> {

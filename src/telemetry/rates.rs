@@ -1,22 +1,26 @@
 //! The periodic `rates` and `sizes` lines. Source: operations 5.5.
 
 use super::metrics::{Metrics, Op, Sums, resident_bytes};
+use queen_shards::activity::BusyQueue;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Remembers the last reading; the control thread calls [`Rates::log`] every `QUEEN_LOG_RATES_MS`.
 pub struct Rates {
     metrics: Arc<Metrics>,
+    /// Queue lines per period. Source: QUEEN_LOG_TOPN_QUEUES.
+    queues: usize,
     last: Sums,
     at: Instant,
 }
 
 impl Rates {
-    pub fn new(metrics: Arc<Metrics>) -> Rates {
-        Rates { last: metrics.sums(), metrics, at: Instant::now() }
+    pub fn new(metrics: Arc<Metrics>, queues: usize) -> Rates {
+        Rates { queues, last: metrics.sums(), metrics, at: Instant::now() }
     }
 
-    /// Writes one `rates` and one `sizes` line about the time since the last call.
+    /// Writes one `rates` line, one for each of the busiest queues, and one `sizes` line, about the time since the last
+    /// call.
     pub fn log(&mut self) {
         let sums = self.metrics.sums();
         let now = sums.since(&self.last);
@@ -47,6 +51,20 @@ impl Rates {
             pool_waiting = 0,
             buffered = 0,
         );
+        for busy in self.metrics.take_busiest(self.queues) {
+            let BusyQueue { tenant, queue, activity, hot } = busy;
+            crate::info!(
+                "rates",
+                "rates",
+                tenant = tenant.0,
+                queue = queue,
+                push_s = per_sec(activity.pushed),
+                pop_s = per_sec(activity.popped),
+                ack_s = per_sec(activity.acked),
+                lag_ms = format_args!("{:.1}", activity.lag_us as f64 / 1000.0 / activity.claims.max(1) as f64),
+                hot = hot,
+            );
+        }
         crate::info!(
             "sizes",
             "sizes",

@@ -100,11 +100,11 @@ fn log_start_moves_first_and_what_lies_below_is_deleted_without_the_partition() 
     let held = db.start(&format!(
         "begin; select 1 from queen.partitions where id = {id} for no key update; select pg_sleep(600)"
     ));
-    db.until("the lock", "select exists (select 1 from pg_stat_activity where query like '%pg_sleep%' and state = 'active' and pid <> pg_backend_pid())");
+    db.until("the lock", "select exists (select 1 from pg_stat_activity where datname = current_database() and query like '%pg_sleep%' and state = 'active' and pid <> pg_backend_pid())");
     assert_eq!(step()["segments"], 5);
     db.sql("update queen.retention_marks set look_at = now()");
     assert_eq!(step(), json!({"due": true, "messages": 0, "segments": 0}), "skipped, not waited for");
-    db.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep%' and pid <> pg_backend_pid()");
+    db.sql("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like '%pg_sleep%' and pid <> pg_backend_pid()");
     let _ = held.wait_with_output();
 }
 
