@@ -48,12 +48,13 @@ pub enum Answer {
     Woken,
 }
 
-/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else.
+/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else. The
+/// last three are one where connections are scarce.
 struct Connections {
-    append: Conn,
-    moves: Conn,
-    bundle: Conn,
-    cold: Conn,
+    append: Rc<Conn>,
+    moves: Rc<Conn>,
+    bundle: Rc<Conn>,
+    cold: Rc<Conn>,
 }
 
 /// What a connection of this core can reach. Lives on its thread.
@@ -308,14 +309,15 @@ impl Core {
             Mail::Verdict { slot, verdict } => self.answer(slot, Answer::Verdict(verdict)),
             Mail::Wake { slot } => self.answer(slot, Answer::Woken),
             Mail::StateReply { slot, reply } => self.answer(slot, Answer::State(reply)),
-            Mail::StoreReady { target, hash_secret } => {
-                let name = |role: &str| format!("queen {} shard {} {role}", self.config.server_id, self.index);
-                let _ = self.store.set(Rc::new(Connections {
-                    append: Conn::new(target.clone(), name("push")),
-                    moves: Conn::new(target.clone(), name("pop")),
-                    bundle: Conn::new(target.clone(), name("transaction")),
-                    cold: Conn::new(target, name("cold")),
-                }));
+            Mail::StoreReady { shared, target, hash_secret } => {
+                let conn = |role: &str| {
+                    let name = format!("queen {} shard {} {role}", self.config.server_id, self.index);
+                    Rc::new(Conn::new(target.clone(), name))
+                };
+                let (append, moves) = (conn("push"), conn("pop"));
+                let (bundle, cold) =
+                    if shared { (moves.clone(), moves.clone()) } else { (conn("transaction"), conn("cold")) };
+                let _ = self.store.set(Rc::new(Connections { append, moves, bundle, cold }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
             }
             Mail::Pulse { clock } => {
@@ -337,8 +339,9 @@ impl Core {
 
     fn count_connections(&self) {
         let Some(store) = self.store.get() else { return };
-        let open =
-            [&store.append, &store.moves, &store.cold].iter().filter(|conn| conn.live().is_some()).count() as i64;
+        let mut own = vec![&store.append, &store.moves, &store.bundle, &store.cold];
+        own.dedup_by(|a, b| Rc::ptr_eq(a, b));
+        let open = own.iter().filter(|conn| conn.live().is_some()).count() as i64;
         self.metrics.shard(self.index).connections(open - self.connections.replace(open));
     }
 
