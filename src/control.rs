@@ -14,6 +14,7 @@ use crate::rt;
 use crate::state::{StateCall, StateReply};
 use crate::store::migrate::{BootError, StoreFacts, boot};
 use crate::store::{self, Conn, Target};
+use crate::telemetry::history::History;
 use crate::telemetry::rates::Rates;
 use crate::telemetry::screen;
 use queen_shards::command::Command;
@@ -45,6 +46,7 @@ struct Control {
     shared: Shared,
     started: Instant,
     driver: String,
+    history: Rc<RefCell<History>>,
     admin: RefCell<Option<Rc<Conn>>>,
     /// For state calls that only read.
     pages: RefCell<Option<Rc<Conn>>>,
@@ -55,7 +57,9 @@ struct Control {
 
 /// Runs until the broker is told to end. `embedded`: prepared, not started; on this thread.
 pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instant, driver: String) -> Ended {
+    let history = Rc::new(RefCell::new(History::new(shared.metrics.clone())));
     let control = Rc::new(Control {
+        history,
         shared,
         started,
         driver,
@@ -200,6 +204,9 @@ impl Control {
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
+        rt::spawn(jobs::keep_history(config.clone(), self.history.clone(), call));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::retention(config.clone(), call));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
@@ -289,10 +296,11 @@ impl Control {
     }
 
     async fn rates(self: Rc<Self>) {
-        let mut rates = Rates::new(self.shared.metrics.clone(), self.shared.config.log_queues);
+        let mut rates = Rates::new(self.shared.metrics.clone());
         loop {
             rt::sleep(self.shared.config.log_rates).await;
-            rates.log();
+            let busiest = self.history.borrow_mut().take_busiest(self.shared.config.log_queues);
+            rates.log(busiest);
         }
     }
 

@@ -37,6 +37,9 @@ const MAIL_BATCH: usize = 256;
 const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
 /// Period of the timer whose lateness is measured.
 const LAG_PERIOD: Duration = Duration::from_millis(100);
+/// What happened to queues is reported so often, the busiest ones where there are more than so many.
+const REPORT_PERIOD: Duration = Duration::from_secs(1);
+const REPORT_QUEUES_MAX: usize = 1000;
 /// Pause before a full mailbox is tried again.
 const LATE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -399,9 +402,9 @@ impl Core {
                 self.turn.ring();
             }
             self.gate.open();
-            if reported.plus(self.config.log_rates.as_micros() as u64) <= now() {
+            if reported.plus(REPORT_PERIOD.as_micros() as u64) <= now() {
                 reported = now();
-                self.metrics.shard(self.index).busiest(shard.take_busiest(self.config.log_queues));
+                self.metrics.shard(self.index).busy_queues(shard.take_busy(REPORT_QUEUES_MAX));
             }
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);

@@ -16,6 +16,8 @@ pub struct Activity {
     /// Time from store to claim in microseconds, of the oldest message of each claim: sum, and claims in it.
     pub lag_us: u64,
     pub claims: u64,
+    /// The longest of them.
+    pub lag_max_us: u64,
 }
 
 impl Activity {
@@ -47,6 +49,7 @@ impl BusyQueue {
         self.activity.acked += other.activity.acked;
         self.activity.lag_us += other.activity.lag_us;
         self.activity.claims += other.activity.claims;
+        self.activity.lag_max_us = self.activity.lag_max_us.max(other.activity.lag_max_us);
         self.hot += other.hot;
     }
 }
@@ -66,6 +69,7 @@ impl Shard {
         activity.acked += if auto_ack { messages } else { 0 };
         activity.lag_us += lag;
         activity.claims += 1;
+        activity.lag_max_us = activity.lag_max_us.max(lag);
     }
 
     pub(crate) fn count_acked(&mut self, lane: Ref, messages: u64) {
@@ -73,9 +77,9 @@ impl Shard {
         self.queues.slab[queue].activity.acked += messages;
     }
 
-    /// The `most` busiest queues since the last call, busiest first, and a fresh start for all. Walks every queue in
-    /// memory: for reports, not for turns.
-    pub fn take_busiest(&mut self, most: usize) -> Vec<BusyQueue> {
+    /// The queues something happened to since the last call, busiest first, `most` at most, and a fresh start for all.
+    /// Walks every queue in memory: for reports, not for turns.
+    pub fn take_busy(&mut self, most: usize) -> Vec<BusyQueue> {
         let mut busy = Vec::new();
         for queue in self.queues.slab.values_mut() {
             let activity = std::mem::take(&mut queue.activity);

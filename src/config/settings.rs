@@ -251,7 +251,7 @@ pub const GROUPS: &[Group] = &[
             Setting::int("PARTITION_CLEANUP_DAYS", 30, 1..=36_500, "days", "Empty partitions idle for so long are removed."),
             Setting::bool("QUEEN_PARTITION_CLEANUP_ENABLED", true, "Off: partitions live forever."),
             Setting::int("METRICS_RETENTION_DAYS", 90, 1..=36_500, "days", "Age limit of metrics rows."),
-            Setting::int("METRICS_FLUSH_MS", 60_000, 1000..=MS_MAX, "ms", "Period of the collector.").later(),
+            Setting::int("METRICS_FLUSH_MS", 60_000, 1000..=MS_MAX, "ms", "What this broker did is added to the minutes in the database so often."),
             Setting::int("RETAINED_BYTES_INTERVAL_MS", 600_000, 1000..=MS_MAX, "ms", "Period of the pass that measures stored bytes."),
         ],
     },

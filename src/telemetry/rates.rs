@@ -8,20 +8,18 @@ use std::time::Instant;
 /// Remembers the last reading; the control thread calls [`Rates::log`] every `QUEEN_LOG_RATES_MS`.
 pub struct Rates {
     metrics: Arc<Metrics>,
-    /// Queue lines per period. Source: QUEEN_LOG_TOPN_QUEUES.
-    queues: usize,
     last: Sums,
     at: Instant,
 }
 
 impl Rates {
-    pub fn new(metrics: Arc<Metrics>, queues: usize) -> Rates {
-        Rates { queues, last: metrics.sums(), metrics, at: Instant::now() }
+    pub fn new(metrics: Arc<Metrics>) -> Rates {
+        Rates { last: metrics.sums(), metrics, at: Instant::now() }
     }
 
     /// Writes one `rates` line, one for each of the busiest queues, and one `sizes` line, about the time since the last
     /// call.
-    pub fn log(&mut self) {
+    pub fn log(&mut self, busiest: Vec<BusyQueue>) {
         let sums = self.metrics.sums();
         let now = sums.since(&self.last);
         let secs = self.at.elapsed().as_secs_f64().max(0.001);
@@ -51,12 +49,12 @@ impl Rates {
             pool_waiting = 0,
             buffered = 0,
         );
-        for busy in self.metrics.take_busiest(self.queues) {
+        for busy in busiest {
             let BusyQueue { tenant, queue, activity, hot } = busy;
             crate::info!(
                 "rates",
                 "rates",
-                tenant = tenant.0,
+                tenant = uuid::Uuid::from_u128(tenant.0),
                 queue = queue,
                 push_s = per_sec(activity.pushed),
                 pop_s = per_sec(activity.popped),

@@ -7,6 +7,7 @@ mod configure;
 mod counters;
 mod delete;
 mod groups;
+mod history;
 mod lease;
 mod listings;
 mod messages;
