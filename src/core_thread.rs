@@ -20,6 +20,7 @@ use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, Tenant
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
+use queen_shards::planted::{Bug, is};
 use queen_shards::sealed::Slice;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -437,6 +438,9 @@ impl Core {
             Effect::Append { commit, append } => {
                 let core = self.clone();
                 rt::spawn(async move {
+                    if is(Bug::AnswerBeforeCommit) {
+                        core.enter(Event::Appended { commit, result: Ok(crate::planted::believed(&append)) });
+                    }
                     let began = now();
                     let level = core.config.zstd_level;
                     let limit = core.config.push_commit_timeout;

@@ -3,7 +3,7 @@
 use crate::args::Options;
 use crate::coverage;
 use crate::episode::{self, Script};
-use crate::faults::Family;
+use crate::faults::{Fault, of_families};
 use crate::history::{Finals, History, Plan};
 use crate::report::Report;
 use crate::world::World;
@@ -58,8 +58,12 @@ pub fn run(options: &Options, binary: &Path, command: String, mut say: impl FnMu
         }
     }
     report.elapsed = began.elapsed();
-    let empty = History { plan: Plan { brokers: report.brokers, ..plan_of(options) }, ops: Vec::new(), finals: finals(&report) };
-    report.missing = coverage::missing(&report.counts, &empty, &options.families);
+    let empty = History {
+        plan: Plan { brokers: report.brokers, ..plan_of(options) },
+        ops: Vec::new(),
+        finals: finals(&report),
+    };
+    report.missing = coverage::missing(&report.counts, &empty, &of_families(&options.families));
     Ok(report)
 }
 
@@ -78,8 +82,9 @@ fn script(options: &Options, seed: u64) -> Script {
         seed,
         load: options.load,
         load_max: options.load,
-        families: options.families.clone(),
+        faults: of_families(&options.families),
         once: false,
+        mild: false,
         producers: options.producers,
         pause: options.pause,
         recovery: options.recovery,
@@ -160,24 +165,40 @@ fn from_the_clock() -> u64 {
 }
 
 fn commit() -> String {
-    let out = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
-    let text = out.ok().filter(|out| out.status.success()).map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+    let out =
+        Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+    let text =
+        out.ok().filter(|out| out.status.success()).map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
     text.unwrap_or_else(|| "unknown".into())
 }
 
-/// Families that make a small lane: everything that is not a matter of long waits.
-pub const LANE: [Family; 4] = [Family::F1, Family::F2, Family::F9, Family::F10];
+/// Faults of a small lane: of each kind the ones that are over soon.
+pub const LANE: [Fault; 11] = [
+    Fault::KillBroker,
+    Fault::KillBrokerAtCommit,
+    Fault::KillBrokerAtAnswer,
+    Fault::TermThenKillBroker,
+    Fault::PauseBroker,
+    Fault::KillPostmaster,
+    Fault::TerminateBackend,
+    Fault::ResetClients,
+    Fault::ResetDatabase,
+    Fault::BlackHoleDatabase,
+    Fault::CutCommit,
+];
 
-/// A script for a small lane: each fault of its families once, and everything that must be met.
-pub fn lane(seed: u64, families: &[Family], patience: Duration) -> Script {
+/// A script for a small lane: each of its faults once, and everything that must be met. `patience` bounds whatever is
+/// waited for: its verdict does not depend on how fast the machine is.
+pub fn lane(seed: u64, patience: Duration) -> Script {
     Script {
         seed,
-        load: Duration::from_secs(6),
+        load: Duration::from_secs(5),
         load_max: patience,
-        families: families.to_vec(),
+        faults: LANE.to_vec(),
         once: true,
+        mild: true,
         producers: 3,
-        pause: Duration::from_millis(20),
+        pause: Duration::from_millis(25),
         recovery: patience,
         drain: patience,
     }

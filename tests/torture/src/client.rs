@@ -70,7 +70,8 @@ impl Client {
     pub fn write(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<()> {
         self.connect()?;
         let mut bytes =
-            format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+            format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n", body.len())
+                .into_bytes();
         bytes.extend_from_slice(body);
         let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         stream.get_mut().write_all(&bytes)

@@ -1,7 +1,7 @@
 //! What a run really met. A run in which something asked for never happened is not valid, whatever the checker says.
 
 use crate::check::view::{Said, View};
-use crate::faults::Family;
+use crate::faults::Fault;
 use crate::history::{Answer, Call, End, History, Word};
 use std::collections::BTreeMap;
 
@@ -51,7 +51,9 @@ pub fn count(history: &History) -> Counts {
         match (&op.call, &op.ended) {
             (Call::Fault { kind }, Some((_, End::Ok(Answer::Fault { hits })))) => add(&format!("fault:{kind}"), *hits),
             (Call::Push { .. }, Some((_, End::Fail(_)))) => add("requests refused whole", 1),
-            (Call::Pop { .. }, Some((_, End::Info(why)))) if why == crate::work::LEFT => add("clients that left a poll", 1),
+            (Call::Pop { .. }, Some((_, End::Info(why)))) if why == crate::work::LEFT => {
+                add("clients that left a poll", 1)
+            }
             (Call::Extend { .. }, Some((_, End::Ok(Answer::Extend { success: true })))) => add("leases extended", 1),
             (Call::Transaction { .. }, Some((_, End::Ok(Answer::Transaction { success, .. })))) => {
                 add(if *success { "transactions committed" } else { "transactions rolled back" }, 1);
@@ -79,9 +81,10 @@ pub fn count(history: &History) -> Counts {
                 _ => {}
             }
         }
-        let repeats = lane.by_key().into_values().filter(|tries| {
-            tries.len() > 1 && tries[1..].iter().any(|attempt| attempt.status() == Some("duplicate"))
-        });
+        let repeats = lane
+            .by_key()
+            .into_values()
+            .filter(|tries| tries.len() > 1 && tries[1..].iter().any(|attempt| attempt.status() == Some("duplicate")));
         add("duplicates at one offset after a repeat", repeats.count() as u64);
         for group in lane.groups.values() {
             let mut highest = -1;
@@ -92,9 +95,10 @@ pub fn count(history: &History) -> Counts {
                 add("retention passing a lagging cursor", u64::from(highest + 1 < delivery.first()));
                 highest = highest.max(delivery.last());
                 let broker = delivery.op.broker;
-                let other = delivery.messages.iter().filter(|m| {
-                    pushed_by.get(&(queue, partition, &*m.key)).is_some_and(|by| *by != broker)
-                });
+                let other = delivery
+                    .messages
+                    .iter()
+                    .filter(|m| pushed_by.get(&(queue, partition, &*m.key)).is_some_and(|by| *by != broker));
                 add("deliveries through the other broker", other.count() as u64);
             }
             for settle in &group.settles {
@@ -114,13 +118,13 @@ pub fn count(history: &History) -> Counts {
 }
 
 /// Counters that had to be above 0 and are not.
-pub fn missing(counts: &Counts, history: &History, families: &[Family]) -> Vec<String> {
+pub fn missing(counts: &Counts, history: &History, faults: &[Fault]) -> Vec<String> {
     let mut names: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
     let mut also = |more: &[&str]| names.extend(more.iter().map(|name| (*name).to_owned()));
-    if !families.is_empty() {
+    if !faults.is_empty() {
         also(&FAULTED);
     }
-    if history.finals.spool.is_some() && families.iter().any(|family| *family == Family::F2) {
+    if history.finals.spool.is_some() && faults.contains(&Fault::KillPostmaster) {
         also(&SPOOLED);
     }
     if history.plan.brokers > 1 {
@@ -129,8 +133,7 @@ pub fn missing(counts: &Counts, history: &History, families: &[Family]) -> Vec<S
     if history.plan.queues.iter().any(|queue| queue.retention_secs > 0) {
         also(&RETAINED);
     }
-    let faults = families.iter().flat_map(|family| family.faults());
-    names.extend(faults.map(|fault| format!("fault:{}", fault.name())));
+    names.extend(faults.iter().map(|fault| format!("fault:{}", fault.name())));
     names.retain(|name| counts.get(name).copied().unwrap_or(0) == 0);
     names
 }

@@ -3,7 +3,7 @@
 use crate::check::{Violation, check};
 use crate::client::Client;
 use crate::coverage::{self, Counts};
-use crate::faults::{Family, Fault};
+use crate::faults::Fault;
 use crate::finals;
 use crate::history::{Finals, History, Plan, Recorder};
 use crate::nemesis::{Findings, Nemesis};
@@ -25,9 +25,11 @@ pub struct Script {
     pub load: Duration,
     /// ... but never longer than this.
     pub load_max: Duration,
-    pub families: Vec<Family>,
+    pub faults: Vec<Fault>,
     /// Each fault a single time; otherwise again and again.
     pub once: bool,
+    /// No fault lasts longer than about a lease.
+    pub mild: bool,
     pub producers: u16,
     pub pause: Duration,
     pub recovery: Duration,
@@ -107,7 +109,7 @@ fn judge(history: &History, script: &Script, restarts: Vec<Duration>) -> Outcome
     let counts = coverage::count(history);
     Outcome {
         violations: check(history),
-        missing: coverage::missing(&counts, history, &script.families),
+        missing: coverage::missing(&counts, history, &script.faults),
         counts,
         restarts,
         outages: outages(history),
@@ -142,7 +144,6 @@ fn load(
     let stage = AtomicU8::new(Stage::Load as u8);
     let shared = Shared::new(recorder, plan, &ports, script.pause, &stage);
     let shared = &shared;
-    let faults: Vec<Fault> = script.families.iter().flat_map(|family| family.faults()).copied().collect();
     std::thread::scope(|scope| {
         for id in 0..script.producers {
             scope.spawn(move || producer::run(Actor::new(shared, id)));
@@ -164,14 +165,13 @@ fn load(
             let id = next();
             scope.spawn(move || consumer::leave(Actor::new(shared, id), Job::new(Part::Main, "a")));
         }
-        let nemesis = Nemesis { world, shared, rng: Rng::new(script.seed, 0), findings };
-        let (faults, once) = (&faults, script.once);
-        let nemesis = scope.spawn(move || nemesis.run(faults, once));
+        let nemesis = Nemesis { world, shared, rng: Rng::new(script.seed, 0), mild: script.mild, findings };
+        let nemesis = scope.spawn(move || nemesis.run(&script.faults, script.once));
         let began = Instant::now();
         while began.elapsed() < script.load_max {
             std::thread::sleep(POLL);
             let struck = !script.once || nemesis.is_finished();
-            if script.load <= began.elapsed() && struck && is_covered(recorder, plan, &script.families) {
+            if script.load <= began.elapsed() && struck && is_covered(recorder, plan, &script.faults) {
                 break;
             }
         }
@@ -187,10 +187,10 @@ fn load(
 }
 
 /// Whether everything a run must meet was met by now.
-fn is_covered(recorder: &Recorder, plan: &Plan, families: &[Family]) -> bool {
+fn is_covered(recorder: &Recorder, plan: &Plan, faults: &[Fault]) -> bool {
     std::thread::sleep(LOOK_PAUSE);
     let so_far = recorder.so_far(plan);
-    coverage::missing(&coverage::count(&so_far), &so_far, families).is_empty()
+    coverage::missing(&coverage::count(&so_far), &so_far, faults).is_empty()
 }
 
 fn drain(world: &World, plan: &Plan, limit: Duration) -> Vec<crate::history::Probe> {

@@ -105,9 +105,7 @@ impl Family {
     pub fn faults(self) -> &'static [Fault] {
         match self {
             Family::F1 => &[Fault::KillBroker, Fault::KillBrokerAtCommit, Fault::KillBrokerAtAnswer],
-            Family::F2 => {
-                &[Fault::KillPostmaster, Fault::ImmediateStop, Fault::TerminateBackend, Fault::CrashBackend]
-            }
+            Family::F2 => &[Fault::KillPostmaster, Fault::ImmediateStop, Fault::TerminateBackend, Fault::CrashBackend],
             Family::F4 => &[Fault::PauseBroker, Fault::PausePostgres],
             Family::F9 => &[
                 Fault::ResetClients,
@@ -126,4 +124,9 @@ impl Family {
             Family::F16 => &[Fault::TermThenKillBroker],
         }
     }
+}
+
+/// All faults of some families.
+pub fn of_families(families: &[Family]) -> Vec<Fault> {
+    families.iter().flat_map(|family| family.faults()).copied().collect()
 }

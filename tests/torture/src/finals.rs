@@ -23,7 +23,8 @@ pub fn backlog(world: &World, plan: &Plan) -> Option<u64> {
          left join queen.cursors as c on c.partition_id = p.id and c.group_id = g.id where q.name in ({})",
         names(plan)
     );
-    let spooled: u64 = world.sides.iter().filter_map(|side| spool_of(side.broker.port)).map(|(pending, _)| pending).sum();
+    let spooled: u64 =
+        world.sides.iter().filter_map(|side| spool_of(side.broker.port)).map(|(pending, _)| pending).sum();
     Some(world.postgres.query(&sql).ok()?.trim().parse::<u64>().ok()? + spooled)
 }
 
@@ -236,7 +237,9 @@ fn pop_one(port: u16, queue: &str, wait_ms: u64) -> Option<i64> {
 
 fn pop_path(queue: &str, wait_ms: u64) -> String {
     let queue = encode(queue);
-    format!("/api/v1/pop/queue/{queue}?consumerGroup=g&subscriptionMode=all&leaseSeconds=60&wait=true&timeout={wait_ms}")
+    format!(
+        "/api/v1/pop/queue/{queue}?consumerGroup=g&subscriptionMode=all&leaseSeconds=60&wait=true&timeout={wait_ms}"
+    )
 }
 
 /// Removes the queues of an episode, so that the next one is not slower for it.

@@ -67,13 +67,36 @@ impl Word {
 /// What was asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Call {
-    Push { items: Vec<PushItem> },
-    Pop { queue: String, group: String, auto_ack: bool, lease_secs: u64 },
-    Ack { queue: String, group: String, lease: String, items: Vec<AckItem> },
-    Extend { lease: String, secs: u64 },
-    Transaction { queue: String, group: String, lease: String, inputs: Vec<AckItem>, outputs: Vec<PushItem> },
+    Push {
+        items: Vec<PushItem>,
+    },
+    Pop {
+        queue: String,
+        group: String,
+        auto_ack: bool,
+        lease_secs: u64,
+    },
+    Ack {
+        queue: String,
+        group: String,
+        lease: String,
+        items: Vec<AckItem>,
+    },
+    Extend {
+        lease: String,
+        secs: u64,
+    },
+    Transaction {
+        queue: String,
+        group: String,
+        lease: String,
+        inputs: Vec<AckItem>,
+        outputs: Vec<PushItem>,
+    },
     /// Done by the nemesis; from invoke to end it lasts.
-    Fault { kind: String },
+    Fault {
+        kind: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -110,12 +133,22 @@ pub struct AckResult {
 pub enum Answer {
     Push(Vec<PushResult>),
     /// A 204 has no messages and no lease.
-    Pop { lease: String, messages: Vec<Delivered> },
+    Pop {
+        lease: String,
+        messages: Vec<Delivered>,
+    },
     Ack(Vec<AckResult>),
-    Extend { success: bool },
-    Transaction { success: bool, reason: String },
+    Extend {
+        success: bool,
+    },
+    Transaction {
+        success: bool,
+        reason: String,
+    },
     /// How often it struck: connections reset, processes killed.
-    Fault { hits: u64 },
+    Fault {
+        hits: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -33,7 +33,9 @@ fn run(options: &Options, arguments: &[String]) -> Result<u8, String> {
     let text = report.text();
     println!("\n{text}");
     if let Some(dir) = &options.record {
-        std::fs::create_dir_all(dir).and_then(|()| std::fs::write(dir.join("summary.md"), &text)).map_err(|e| e.to_string())?;
+        std::fs::create_dir_all(dir)
+            .and_then(|()| std::fs::write(dir.join("summary.md"), &text))
+            .map_err(|e| e.to_string())?;
     }
     Ok(report.verdict().exit_status())
 }

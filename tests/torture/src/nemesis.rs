@@ -33,6 +33,8 @@ pub struct Nemesis<'a> {
     pub world: &'a World,
     pub shared: &'a Shared<'a>,
     pub rng: Rng,
+    /// Nothing lasts longer than about a lease.
+    pub mild: bool,
     pub findings: &'a Mutex<Findings>,
 }
 
@@ -164,6 +166,7 @@ impl Nemesis<'_> {
     /// Mostly about a lease, now and then much longer.
     fn freeze(&mut self) -> Duration {
         match self.rng.range(0, 100) {
+            _ if self.mild => self.between(200, 2500),
             0..=59 => self.between(200, 2500),
             60..=94 => self.between(2500, 6000),
             _ => self.between(6000, 15_000),
@@ -188,7 +191,7 @@ impl Nemesis<'_> {
 
     fn stop_postgres(&mut self, side: &Side, with: i32) -> Result<u64, String> {
         self.world.postgres.end(with);
-        let pause = self.between(50, 4000);
+        let pause = self.between(50, if self.mild { 1000 } else { 4000 });
         self.wait(pause);
         let broker_too = self.rng.percent(20);
         if broker_too {
@@ -226,6 +229,7 @@ impl Nemesis<'_> {
     fn mode(&mut self, link: &Link, mode: Mode) -> u64 {
         link.set(mode);
         let pause = match self.rng.range(0, 100) {
+            _ if self.mild => self.between(300, 2500),
             0..=79 => self.between(300, 3500),
             _ if mode == Mode::Hole => self.between(3500, 14_000),
             _ => self.between(1000, 4000),

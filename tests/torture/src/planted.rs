@@ -27,7 +27,9 @@ const EPISODE: Duration = Duration::from_secs(12);
 /// Runs each bug (or the one that is asked for); true when all were found.
 pub fn run(options: &Options, binary: &Path, mut say: impl FnMut(&str)) -> io::Result<bool> {
     let mut all = true;
-    for (bug, rules, families) in BUGS.iter().filter(|(bug, ..)| options.only.as_deref().is_none_or(|only| only == *bug)) {
+    for (bug, rules, families) in
+        BUGS.iter().filter(|(bug, ..)| options.only.as_deref().is_none_or(|only| only == *bug))
+    {
         let mut options = options.clone();
         options.env.push(("QUEEN_PLANTED".into(), (*bug).into()));
         options.families = families.to_vec();

@@ -74,7 +74,11 @@ impl Report {
         let mut out = String::new();
         let families: Vec<&str> = self.families.iter().map(|family| family.name()).collect();
         let _ = writeln!(out, "# Torture run: {}\n", self.verdict().word());
-        let _ = writeln!(out, "`{}`, commit {}, seed {}, {} broker(s).", self.command, self.commit, self.seed, self.brokers);
+        let _ = writeln!(
+            out,
+            "`{}`, commit {}, seed {}, {} broker(s).",
+            self.command, self.commit, self.seed, self.brokers
+        );
         let _ = writeln!(
             out,
             "{} episodes in {:.1} minutes, faults {}. {} violations.\n",
@@ -127,7 +131,9 @@ impl Report {
 
     fn times(&self, out: &mut String) {
         let _ = writeln!(out, "\n## Times\n\n| | n | p50 ms | p99 ms | longest ms |\n|---|--:|--:|--:|--:|");
-        for (name, times) in [("start of a broker to its first 200", &self.restarts), ("probes after the heal", &self.probes)] {
+        for (name, times) in
+            [("start of a broker to its first 200", &self.restarts), ("probes after the heal", &self.probes)]
+        {
             let mut times = times.clone();
             times.sort_unstable();
             let at = |share: f64| times.get(((times.len() as f64 * share) as usize).min(times.len().max(1) - 1));

@@ -214,7 +214,8 @@ fn dead_letters(view: &View, (queue, partition): (&str, &str), lane: &LaneView, 
         for settle in group.settles.iter().filter(|settle| settle.is_true() && settle.is_dead_lettered()) {
             let Some(signal) = settle.signal() else { continue };
             if !rows.contains(&(name, signal.offset)) {
-                let text = format!("{queue}/{partition}: {} was answered dead-lettered and is not there", signal.offset);
+                let text =
+                    format!("{queue}/{partition}: {} was answered dead-lettered and is not there", signal.offset);
                 found.add(settle.op.done(), text);
             }
         }
@@ -236,7 +237,8 @@ pub fn transactions_are_whole(view: &View, found: &mut Found) {
                 let right = usize::from(message.offset <= committed && !dead);
                 if count != right {
                     let acked = if right == 1 { "acked" } else { "not acked" };
-                    let text = format!("{queue}/{partition}: input {} is {acked}, with {count} outputs", message.offset);
+                    let text =
+                        format!("{queue}/{partition}: input {} is {acked}, with {count} outputs", message.offset);
                     found.add(None, text);
                 }
             }
@@ -272,4 +274,3 @@ fn outputs_of(view: &View, outputs: &str, group: &GroupView) -> HashMap<i64, usi
     }
     made
 }
-

@@ -193,12 +193,13 @@ pub fn leases_exclude_each_other(view: &View, found: &mut Found) {
 
 fn held_until(view: &View, group: &GroupView, delivery: &Delivery) -> Micros {
     let granted = delivery.op.invoked.at + delivery.lease_secs * 1_000_000;
-    let extended = view.extends.get(delivery.lease).into_iter().flatten().filter_map(|op| match (&op.call, op.answer()) {
-        (crate::history::Call::Extend { secs, .. }, Some(crate::history::Answer::Extend { success: true })) => {
-            Some(op.invoked.at + secs * 1_000_000)
-        }
-        _ => None,
-    });
+    let extended =
+        view.extends.get(delivery.lease).into_iter().flatten().filter_map(|op| match (&op.call, op.answer()) {
+            (crate::history::Call::Extend { secs, .. }, Some(crate::history::Answer::Extend { success: true })) => {
+                Some(op.invoked.at + secs * 1_000_000)
+            }
+            _ => None,
+        });
     let expires = extended.max().map_or(granted, |extended| granted.max(extended));
     let own = group.settles.iter().filter(|settle| settle.lease == delivery.lease);
     let ends = own.filter(|s| s.signal().is_some() || s.completed().is_some_and(|c| delivery.last() <= c));

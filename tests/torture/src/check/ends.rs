@@ -13,7 +13,7 @@ pub fn spool_adds_up(view: &View, found: &mut Found) {
         let there: HashSet<&str> = lane.last.iter().flat_map(|l| l.stored.iter().map(|s| &*s.key)).collect();
         let kept = keys.iter().filter(|key| there.contains(**key)).count() as u64;
         // Retention may have removed what was drained: then nobody can tell, and C1 has said what it can.
-        let removed = view.queue(queue).is_some_and(|plan| plan.retention_secs > 0) && lane.log_start() > 0;
+        let removed = view.queue(queue).is_some_and(|plan| plan.retention_secs > 0);
         buffered += if removed { kept } else { keys.len() as u64 };
         stored += kept;
         if view.history.finals.spool.is_none() && !keys.is_empty() {
@@ -53,7 +53,7 @@ pub fn it_recovers(view: &View, found: &mut Found) {
                 found.add(None, format!("{queue}/{partition}: group {name} ends at {committed} of {end}"));
             }
         }
-        if last.stored.is_empty() && last.log_start <= last.last_offset {
+        if last.stored.is_empty() && last.log_start <= last.last_offset && plan.retention_secs == 0 {
             found.add(None, format!("{queue}/{partition}: nothing can be read of 0..={}", last.last_offset));
         }
         let mut next = last.log_start;

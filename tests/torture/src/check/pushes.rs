@@ -18,17 +18,21 @@ pub fn nothing_acknowledged_is_lost(view: &View, found: &mut Found) {
                 Fate::Told(result) if status == "queued" => all.iter().any(|s| Some(s.offset) == result.offset),
                 _ => true,
             });
-            let removed = retained && lane.log_start() > 0;
-            if !there && !removed {
+            if !there && !retained {
                 let key = &attempt.item.key;
-                found.add(attempt.op.done(), format!("{queue}/{partition}: {key} was answered `{status}` and is not stored"));
+                found.add(
+                    attempt.op.done(),
+                    format!("{queue}/{partition}: {key} was answered `{status}` and is not stored"),
+                );
             }
         }
         let Some(last) = lane.last else { continue };
         for group in &plan.groups {
             let seen = lane.groups.get(&*group.name);
-            let delivered: HashSet<i64> =
-                seen.iter().flat_map(|g| g.deliveries.iter().flat_map(|d| d.messages.iter().map(|m| m.offset))).collect();
+            let delivered: HashSet<i64> = seen
+                .iter()
+                .flat_map(|g| g.deliveries.iter().flat_map(|d| d.messages.iter().map(|m| m.offset)))
+                .collect();
             let excused = group.auto_ack && view.history.ops.iter().any(|op| lost_pop_of(op, queue, &group.name));
             for message in last.stored.iter().filter(|m| !delivered.contains(&m.offset)) {
                 let dead = lane.dead_letters.iter().any(|d| d.group == group.name && d.offset == message.offset);
@@ -42,7 +46,8 @@ pub fn nothing_acknowledged_is_lost(view: &View, found: &mut Found) {
 }
 
 fn lost_pop_of(op: &crate::history::Op, queue: &str, group: &str) -> bool {
-    matches!(&op.call, crate::history::Call::Pop { queue: q, group: g, .. } if q == queue && g == group) && op.is_unknown()
+    matches!(&op.call, crate::history::Call::Pop { queue: q, group: g, .. } if q == queue && g == group)
+        && op.is_unknown()
 }
 
 /// C2: what is stored or delivered was pushed, byte for byte; what was refused is nowhere, and what `failed` is at most
@@ -142,7 +147,8 @@ pub fn no_false_duplicate(view: &View, found: &mut Found) {
                 && *id != result.id
                 && !is_zero(&result.id)
             {
-                let text = format!("{queue}/{partition}: the answer says {} at {offset}, delivered was {id}", result.id);
+                let text =
+                    format!("{queue}/{partition}: the answer says {} at {offset}, delivered was {id}", result.id);
                 found.add(attempt.op.done(), text);
             }
             if result.status != "duplicate" || repeated {
@@ -150,13 +156,14 @@ pub fn no_false_duplicate(view: &View, found: &mut Found) {
             }
             let done = attempt.op.ended.as_ref().map_or(Wall::MAX, |e| e.0.wall);
             let since = attempt.op.invoked.wall - window - WINDOW_LAG;
-            let of = stored.get(&*attempt.item.key).into_iter().flatten().find(|s| {
-                result.offset.is_none_or(|offset| offset == s.offset) && (since..=done).contains(&s.created)
-            });
-            let removed = plan.retention_secs > 0 && lane.log_start() > 0;
-            if of.is_none() && !removed {
+            let of =
+                stored.get(&*attempt.item.key).into_iter().flatten().find(|s| {
+                    result.offset.is_none_or(|offset| offset == s.offset) && (since..=done).contains(&s.created)
+                });
+            if of.is_none() && plan.retention_secs == 0 {
                 let (key, offset) = (&attempt.item.key, result.offset);
-                let text = format!("{queue}/{partition}: {key} was answered `duplicate` of {offset:?}, which it is not");
+                let text =
+                    format!("{queue}/{partition}: {key} was answered `duplicate` of {offset:?}, which it is not");
                 found.add(attempt.op.done(), text);
             }
         }

@@ -106,7 +106,9 @@ impl<'a> Actor<'a> {
         let end = match self.http.send(method, path, body) {
             Err(Lost::Unsent(e)) => End::Fail(format!("not sent: {e}")),
             Err(Lost::Unknown(e)) => End::Info(e.to_string()),
-            Ok(answer) if (400..500).contains(&answer.status) => End::Fail(format!("{} {}", answer.status, answer.text())),
+            Ok(answer) if (400..500).contains(&answer.status) => {
+                End::Fail(format!("{} {}", answer.status, answer.text()))
+            }
             Ok(answer) if (200..300).contains(&answer.status) => match read(&answer) {
                 Ok(answer) => End::Ok(answer),
                 Err(why) => End::Info(format!("unreadable answer: {why}")),

@@ -30,13 +30,7 @@ pub struct World {
 
 impl World {
     /// Starts everything under `dir`, which must not be there yet; waits until the brokers serve.
-    pub fn start(
-        dir: &Path,
-        binary: &Path,
-        brokers: u8,
-        env: &[(String, String)],
-        keep: bool,
-    ) -> io::Result<World> {
+    pub fn start(dir: &Path, binary: &Path, brokers: u8, env: &[(String, String)], keep: bool) -> io::Result<World> {
         std::fs::create_dir_all(dir)?;
         // PostgreSQL runs as another user where this process is root.
         std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
