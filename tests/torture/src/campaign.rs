@@ -10,15 +10,18 @@ use crate::world::World;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Runs of this process so far: each has a directory of its own.
+static RUNS: AtomicU32 = AtomicU32::new(0);
 /// Histories of red episodes that are kept.
 const KEPT_MAX: usize = 20;
 
 /// Runs all of it. `say`: gets a line per episode.
 pub fn run(options: &Options, binary: &Path, command: String, mut say: impl FnMut(&str)) -> io::Result<Report> {
     let seed = options.seed.unwrap_or_else(from_the_clock);
-    let own = std::env::temp_dir().join(format!("queen-torture-{}", std::process::id()));
+    let own = std::env::temp_dir().join(format!("queen-torture-{}-{}", std::process::id(), RUNS.fetch_add(1, Relaxed)));
     let dir = options.dir.clone().unwrap_or(own);
     let mut world = World::start(&dir, binary, options.brokers.max(1), &options.env, options.keep)?;
     say(&format!("seed {seed}, everything lives under {}", dir.display()));

@@ -88,6 +88,7 @@ fn attempt(world: &World, script: &Script, prefix: &str, path: Option<&Path>) ->
     if let Some(why) = findings.broken {
         return Err(why);
     }
+    finals.probes.extend(finals::descriptors(world, script.recovery));
     finals.probes.extend(finals::dead_polls(world, prefix));
     finals.crashes = findings.crashes;
     finals.spool = finals::spool(world);

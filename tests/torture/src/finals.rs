@@ -39,12 +39,14 @@ fn spool_of(port: u16) -> Option<(u64, u64)> {
     Some((body["pending"].as_u64()?, body["failed"].as_u64()?))
 }
 
-/// The spools of all brokers together. Files set aside are counted as records: one each at least.
+/// The spools of all brokers together; `None` when they have none: then nothing ever came into the directory, not even
+/// its lock. Files set aside are counted as records: one each at least.
 pub fn spool(world: &World) -> Option<FinalSpool> {
     let mut all = FinalSpool::default();
     let mut any = false;
     for side in &world.sides {
-        let Some((pending, _)) = spool_of(side.broker.port) else { continue };
+        let is_used = std::fs::read_dir(side.broker.spool_dir()).is_ok_and(|mut files| files.next().is_some());
+        let Some((pending, _)) = spool_of(side.broker.port).filter(|_| is_used) else { continue };
         any = true;
         all.pending += pending;
         let aside = std::fs::read_dir(side.broker.spool_dir().join("failed"));
@@ -184,6 +186,22 @@ pub fn recovery(world: &World, prefix: &str, limit: Duration) -> Vec<Probe> {
         probes.push(Probe { what: format!("a pop through broker {n} after the heal"), took_ms: took(popped) });
     }
     probes
+}
+
+/// What a broker with two shards and no clients has open: database connections, rings, files; with room to spare.
+const DESCRIPTORS_MAX: usize = 96;
+
+/// When all clients have gone, so have their descriptors.
+pub fn descriptors(world: &World, limit: Duration) -> Vec<Probe> {
+    let began = Instant::now();
+    let open = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |all| all.count());
+    let probe = |n: usize, pid: u32| {
+        let few = until(began, limit, || open(pid) <= DESCRIPTORS_MAX);
+        let took_ms = few.then(|| began.elapsed().as_millis() as u64);
+        Probe { what: format!("at most {DESCRIPTORS_MAX} descriptors of broker {n}, it has {}", open(pid)), took_ms }
+    };
+    let pids = world.sides.iter().enumerate().filter_map(|(n, side)| Some((n, side.broker.pid()?)));
+    pids.map(|(n, pid)| probe(n, pid)).collect()
 }
 
 /// Polls whose clients have left take nothing: a message pushed afterwards reaches the live poll, at its first attempt.

@@ -145,8 +145,8 @@ impl Nemesis<'_> {
             Fault::SlowDatabase => Ok(self.mode(&side.database, Mode::Slow)),
             Fault::OneByteClients => Ok(self.mode(&side.clients, Mode::OneByte)),
             Fault::OneByteDatabase => Ok(self.mode(&side.database, Mode::OneByte)),
-            Fault::HalfOpenClients => Ok(side.clients.half_open(self.rng.range(1, 4) as usize)),
-            Fault::HalfOpenDatabase => Ok(side.database.half_open(self.rng.range(1, 4) as usize)),
+            Fault::HalfOpenClients => Ok(self.half_open(&side.clients)),
+            Fault::HalfOpenDatabase => Ok(self.half_open(&side.database)),
             Fault::CutCommit => Ok(u64::from(side.database.trap(Trap::CutAnswer, TRAP_LIMIT))),
             Fault::CutCommitAndOutage => {
                 let cut = side.database.trap(Trap::CutAnswer, TRAP_LIMIT);
@@ -223,6 +223,18 @@ impl Nemesis<'_> {
             let pause = self.between(5, 150);
             self.wait(pause);
         }
+        hits
+    }
+
+    /// The far side goes without a word, and its end comes late.
+    fn half_open(&mut self, link: &Link) -> u64 {
+        let hits = link.half_open(self.rng.range(1, 4) as usize);
+        let pause = match self.rng.range(0, 100) {
+            0..=79 => self.between(300, 3500),
+            _ => self.between(3500, 14_000),
+        };
+        self.wait(pause);
+        link.close_halves();
         hits
     }
 

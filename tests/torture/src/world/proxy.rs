@@ -58,6 +58,8 @@ struct Orders {
     resets: usize,
     /// Leaves so many half open.
     halves: usize,
+    /// Those that are half open are reset: the late end.
+    close_halves: bool,
     stop: bool,
 }
 
@@ -111,6 +113,11 @@ impl Link {
     /// Closes the far side of up to `n` connections and tells the near side nothing; returns how many.
     pub fn half_open(&self, n: usize) -> u64 {
         self.counted(&self.counts.halves, n, |orders| orders.halves = n)
+    }
+
+    /// Ends what is half open with a reset.
+    pub fn close_halves(&self) {
+        self.order(|orders| orders.close_halves = true);
     }
 
     fn counted(&self, count: &AtomicU64, n: usize, order: impl FnOnce(&mut Orders)) -> u64 {
@@ -200,6 +207,10 @@ impl Proxy {
                 let mut orders = self.orders.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 if orders.stop {
                     return;
+                }
+                if std::mem::take(&mut orders.close_halves) {
+                    self.pipes.iter().filter(|pipe| pipe.back.is_none()).for_each(Pipe::reset);
+                    self.pipes.retain(|pipe| pipe.back.is_some());
                 }
                 let taken = (std::mem::take(&mut orders.resets), std::mem::take(&mut orders.halves));
                 (orders.mode, orders.trap, taken.0, taken.1)
