@@ -17,6 +17,7 @@ use crate::lease_id;
 use crate::limits::{COUNT_LANES_MAX, SCAN_PAGE, SEED_MAX};
 use crate::moves::{Op, QueuedMove, count};
 use crate::place::LaneKey;
+use crate::planted::{Bug, is};
 use crate::queue::GroupState;
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -537,7 +538,7 @@ impl Shard {
             partition,
             group: group_id,
             version: row.version,
-            lease: LeaseMust::Over,
+            lease: if is(Bug::LeaseOnWallClock) { LeaseMust::Any } else { LeaseMust::Over },
             to: Some(to),
             dead_letter: None,
         };

@@ -16,6 +16,7 @@ pub mod key;
 pub mod lease_id;
 pub mod limits;
 pub mod place;
+pub mod planted;
 mod seal;
 pub mod sealed;
 pub mod shard;

@@ -23,6 +23,7 @@ use queen_shards::effect::StoreError;
 use queen_shards::ids::{GroupId, LeaseId, Micros, PartitionId, TenantId};
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::place::LaneKey;
+use queen_shards::planted::{Bug, is};
 use query::Query;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -518,6 +519,9 @@ fn watches(core: &Rc<Core>, asking: &Asking, sources: Vec<PopFrom>) -> Vec<Watch
 /// Waits for a wake of any guard, the moment `until`, or an end.
 async fn park(core: &Rc<Core>, request: &Request, guards: &mut [WatchGuard], until: Micros) -> Parked {
     let ended = pin!(async {
+        if is(Bug::AnswerDeadPoll) {
+            return core.shutdown().await;
+        }
         select(pin!(request.gone.wait()), pin!(core.shutdown())).await;
     });
     let woken = pin!(async {

@@ -23,6 +23,7 @@ mod push;
 mod redrive;
 mod resources;
 mod retention;
+mod silence;
 mod transaction;
 mod transport;
 mod worked_cases;
