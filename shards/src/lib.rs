@@ -25,6 +25,7 @@ mod append;
 mod attempt;
 mod calls;
 mod claim;
+mod conflate;
 mod lane;
 mod moves;
 mod prepare;

@@ -8,6 +8,7 @@ mod harness;
 mod bad_input;
 mod churn;
 mod configure;
+mod conflation;
 mod dead_letters;
 mod embedded;
 mod groups;

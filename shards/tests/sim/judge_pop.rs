@@ -18,7 +18,15 @@ impl Oracle {
             self.fail(None, &format!("a pop failed without a fault: {pop:?}"));
         }
         let count: i64 = verdict.claims.iter().map(|claim| claim.end.0 - claim.start.0 + 1).sum();
-        let whole = verdict.claims.len() <= pop.partitions as usize && count <= pop.batch as i64;
+        let conflating = verdict.conflation == Some(true);
+        let width = if conflating { pop.conflating_partitions } else { pop.partitions };
+        let whole = verdict.claims.len() <= width as usize && count <= pop.batch as i64;
+        if conflating && count != verdict.claims.len() as i64 {
+            self.fail(None, &format!("a conflating pop got {count} messages of {} partitions", verdict.claims.len()));
+        }
+        if pop.conflation.is_some_and(|asked| verdict.conflation.is_some_and(|stored| asked != stored)) {
+            self.hit(Thing::ConflationConflict);
+        }
         if !whole {
             self.fail(None, &format!("over the budget: {count} of {pop:?}"));
         }
@@ -81,7 +89,8 @@ impl Oracle {
         let track = self.ledger.tracks.get_mut(&(id, claim.group)).expect("found");
         let grant = &mut track.grants[granted];
         grant.answered = true;
-        let (start, attempt) = (grant.start, grant.attempt);
+        let start = if grant.conflating { grant.end } else { grant.start };
+        let attempt = grant.attempt;
         let part = &self.ledger.parts[&id];
         let stepped = claim.start >= start && (claim.start == start || claim.start <= part.log_start);
         self.must(stepped, id, "a delivery does not begin where it was granted");
