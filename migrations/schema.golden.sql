@@ -119,6 +119,19 @@ CREATE TABLE queen.functions (
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE queen.group_counts (
+    group_id bigint NOT NULL,
+    cursors bigint NOT NULL,
+    lagging bigint NOT NULL,
+    ready bigint NOT NULL,
+    members bigint NOT NULL,
+    lag bigint NOT NULL,
+    processing bigint NOT NULL,
+    consumed boolean NOT NULL,
+    oldest_at timestamp with time zone,
+    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
 CREATE TABLE queen.groups (
     id bigint NOT NULL,
     queue_id uuid NOT NULL,
@@ -137,6 +150,12 @@ ALTER TABLE queen.groups ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE TABLE queen.lag_ranks (
+    group_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    lag bigint NOT NULL
 );
 
 CREATE TABLE queen.maintenance_leases (
@@ -177,6 +196,27 @@ CREATE TABLE queen.partitions (
     last_created_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
+
+CREATE TABLE queen.pending_ranks (
+    queue_id uuid NOT NULL,
+    partition_id bigint NOT NULL,
+    pending bigint NOT NULL
+);
+
+CREATE TABLE queen.queue_counts (
+    queue_id uuid NOT NULL,
+    partitions bigint NOT NULL,
+    total bigint NOT NULL,
+    pending bigint NOT NULL,
+    processing bigint NOT NULL,
+    partitions_pending bigint NOT NULL,
+    partitions_ready bigint NOT NULL,
+    leases bigint NOT NULL,
+    leased_partitions bigint NOT NULL,
+    leased bigint NOT NULL,
+    oldest_at timestamp with time zone,
+    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
 
 CREATE TABLE queen.queue_sizes (
     queue_id uuid NOT NULL,
@@ -283,11 +323,17 @@ ALTER TABLE ONLY queen.evidence
 ALTER TABLE ONLY queen.functions
     ADD CONSTRAINT functions_pk PRIMARY KEY (name);
 
+ALTER TABLE ONLY queen.group_counts
+    ADD CONSTRAINT group_counts_pk PRIMARY KEY (group_id);
+
 ALTER TABLE ONLY queen.groups
     ADD CONSTRAINT groups_name UNIQUE (queue_id, name);
 
 ALTER TABLE ONLY queen.groups
     ADD CONSTRAINT groups_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.lag_ranks
+    ADD CONSTRAINT lag_ranks_pk PRIMARY KEY (group_id, partition_id);
 
 ALTER TABLE ONLY queen.maintenance_leases
     ADD CONSTRAINT maintenance_leases_pk PRIMARY KEY (task);
@@ -300,6 +346,12 @@ ALTER TABLE ONLY queen.partitions
 
 ALTER TABLE ONLY queen.partitions
     ADD CONSTRAINT partitions_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.pending_ranks
+    ADD CONSTRAINT pending_ranks_pk PRIMARY KEY (queue_id, partition_id);
+
+ALTER TABLE ONLY queen.queue_counts
+    ADD CONSTRAINT queue_counts_pk PRIMARY KEY (queue_id);
 
 ALTER TABLE ONLY queen.queue_sizes
     ADD CONSTRAINT queue_sizes_pk PRIMARY KEY (queue_id);

@@ -15,6 +15,7 @@ pub enum StateFn {
     GetQueue,
     QueueDepth,
     DeleteQueue,
+    DropQueue,
     ListNamespaces,
     ListTasks,
     ListPartitions,
@@ -65,8 +66,9 @@ pub enum StateFn {
     ForgetEvidence,
     CleanupPartitions,
     PurgeAudit,
-    /// The control thread: measures the stored bytes of the next queue.
+    /// `jobs`: measures the stored bytes of the next queue; counts the next queue and its groups.
     MeasureRetained,
+    CountQueue,
 }
 
 #[derive(Debug)]
@@ -115,6 +117,7 @@ impl StateFn {
             StateFn::GetQueue => "get_queue",
             StateFn::QueueDepth => "queue_depth",
             StateFn::DeleteQueue => "delete_queue",
+            StateFn::DropQueue => "drop_queue",
             StateFn::ListNamespaces => "list_namespaces",
             StateFn::ListTasks => "list_tasks",
             StateFn::ListPartitions => "list_partitions",
@@ -154,6 +157,7 @@ impl StateFn {
             StateFn::CleanupPartitions => "cleanup_partitions",
             StateFn::PurgeAudit => "purge_audit",
             StateFn::MeasureRetained => "measure_retained",
+            StateFn::CountQueue => "count_queue",
         }
     }
 }

@@ -63,9 +63,9 @@ begin
 
     if v_group is null or (v_registers and v_mode is null) then
         if v_registers then
-            perform from queen.queues as q where q.id = v_queue for update;
+            perform from queen.queues as q where q.id = v_queue and q.tenant_id = p_tenant for update;
         else
-            perform from queen.queues as q where q.id = v_queue for key share;
+            perform from queen.queues as q where q.id = v_queue and q.tenant_id = p_tenant for key share;
         end if;
         if not found then
             return; -- Deleted meanwhile: the caller asks again.

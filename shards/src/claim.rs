@@ -73,13 +73,23 @@ impl PopJob {
         self.failed = true;
     }
 
-    /// Takes the width that goes with the group's record.
+    /// Takes the width that goes with the group's record. What was claimed under another record is answered as it is: one
+    /// answer has one kind.
     fn adopt(&mut self, conflating: bool) {
-        if self.conflation != Some(conflating) {
-            self.conflation = Some(conflating);
-            let width = if conflating { self.pop.conflating_partitions } else { self.pop.partitions };
-            self.partitions_left = width.saturating_sub(self.claims.len() as u32);
+        if self.conflation == Some(conflating) {
+            return;
         }
+        if !self.claims.is_empty() {
+            self.stopped = true;
+            return;
+        }
+        self.conflation = Some(conflating);
+        self.partitions_left = if conflating { self.pop.conflating_partitions } else { self.pop.partitions };
+    }
+
+    /// Whether it is given the newest message of each partition.
+    fn conflates(&self) -> bool {
+        self.conflation == Some(true)
     }
 }
 
@@ -456,7 +466,7 @@ impl Shard {
             Standing::Nothing | Standing::Busy => {}
             Standing::Until(_) => self.offer(lane_ref, group),
             Standing::Unread => unread.push(lane_ref),
-            Standing::Ready { start } if self.is_conflating(group) => self.serve_newest(at, group, lane_ref, start),
+            Standing::Ready { start } if self.pops[at].conflates() => self.serve_newest(at, group, lane_ref, start),
             Standing::Ready { start } => {
                 let job = &self.pops[at];
                 let Some(mut end) = lane.tail.span(start, job.batch_left, job.bytes_left()) else {
@@ -480,7 +490,7 @@ impl Shard {
 
     /// Reads what is to be claimed before it is claimed, so that the claim is never larger than what can be given.
     pub(crate) fn read_claim(&mut self, at: Ref, group: Ref, lane_ref: Ref, start: Offset) {
-        let conflating = self.is_conflating(group);
+        let conflating = self.pops[at].conflates();
         let lane = &mut self.lanes[lane_ref];
         let to = lane.end;
         let cursor = lane.cursor_entry(group);
@@ -541,7 +551,7 @@ impl Shard {
         cursor.busy = false;
         let standing = standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
         let job = &self.pops[at];
-        if self.is_conflating(group) {
+        if self.pops[at].conflates() {
             // It was read for its stamp.
             return match standing {
                 Standing::Ready { .. } if job.wants() => self.serve_newest(at, group, lane_ref, start),
@@ -579,7 +589,7 @@ impl Shard {
         end: Offset,
         records: Vec<Record>,
     ) {
-        let conflating = self.is_conflating(group);
+        let conflating = self.pops[at].conflates();
         let given = if conflating { end } else { start };
         let group_id = self.queues.groups[group].id;
         let lane = &mut self.lanes[lane_ref];

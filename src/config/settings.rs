@@ -242,7 +242,7 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "jobs",
         rows: &[
-            Setting::int("STATS_INTERVAL_MS", 10_000, 1000..=MS_MAX, "ms", "How often this broker's counters are added to the lifetime totals in the database."),
+            Setting::int("STATS_INTERVAL_MS", 10_000, 1000..=MS_MAX, "ms", "How often this broker's counters are added to the lifetime totals in the database, and how often, cluster-wide, queues are counted for the pages of a database with more than 5,000 partitions."),
             Setting::int("RETENTION_INTERVAL", 5000, 1..=MS_MAX, "ms", "Period of the cleanup, for the whole cluster."),
             Setting::int("RETENTION_BATCH_SIZE", 1000, 1..=1_000_000, "rows", "Rows of one bounded delete step."),
             Setting::int("RETENTION_PARALLELISM", 1, 1..=16, "", "Concurrent cleanup workers.").later(),

@@ -23,6 +23,8 @@ mod push;
 mod redrive;
 mod resources;
 mod retention;
+mod table;
 mod transaction;
 mod transport;
+mod upgrade;
 mod worked_cases;

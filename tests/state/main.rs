@@ -11,6 +11,7 @@ mod lease;
 mod listings;
 mod messages;
 mod retention;
+mod scale;
 
 use cluster::Db;
 
