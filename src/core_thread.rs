@@ -5,6 +5,7 @@
 //!
 //! Holds: the engine is entered by one task only; no borrow lives across an await; what must cross a core goes by mail.
 
+use crate::auth::Guard;
 use crate::config::Config;
 use crate::gate::Gate;
 use crate::mail::{Mail, Shared, now};
@@ -60,6 +61,8 @@ struct Connections {
 pub struct Core {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
+    /// `None`: authentication is off.
+    pub guard: Option<Guard>,
     shared: Shared,
     index: usize,
     slots: Slots<Answer>,
@@ -89,6 +92,7 @@ impl Core {
             Core {
                 config: shared.config.clone(),
                 metrics: shared.metrics.clone(),
+                guard: shared.config.jwt.clone().map(|rules| Guard::new(rules, shared.published.clone())),
                 index,
                 slots: Slots::new(index, move |answer| {
                     if let Some(core) = lost.upgrade() {
@@ -325,6 +329,7 @@ impl Core {
                     self.enter(Event::Clock { now, at });
                 }
             }
+            Mail::KeysFetched => self.guard.iter().for_each(Guard::keys_changed),
             Mail::Shutdown => {
                 self.closing.set(true);
                 for waker in self.closed.take() {

@@ -1,5 +1,6 @@
 //! The edge of the broker: sockets, PostgreSQL, disk, clock, environment. The engine is `queen-shards`.
 
+pub mod auth;
 pub mod config;
 pub mod conn;
 pub mod control;

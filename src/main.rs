@@ -1,5 +1,6 @@
 //! The boot order, as a list. Exit code 1 with one `FATAL:` line when the broker cannot serve.
 
+use queen::auth::Jwks;
 use queen::config::{Config, Driver, Postgres};
 use queen::core_thread::Core;
 use queen::embedded::Embedded;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 /// A port that is in use for longer is in use.
 const PORT_WAIT: Duration = Duration::from_secs(2);
 const PORT_PAUSE: Duration = Duration::from_millis(50);
+/// Before a full mailbox is tried again.
+const MAIL_PAUSE: Duration = Duration::from_millis(1);
 
 fn main() -> ExitCode {
     let started = Instant::now();
@@ -51,8 +54,10 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     let shards = shards(&config, cores.len());
     let hub = Hub::new(shards + 1, MAILBOX_MAX).map_err(|error| one(format!("no descriptors left: {error}")))?;
     let metrics = Arc::new(Metrics::new(shards, config.db_pool_size));
-    let shared = Shared { config, metrics, hub, shards };
+    let published = config.jwt.as_deref().and_then(Jwks::of).map(Arc::new);
+    let shared = Shared { config, metrics, hub, published, shards };
     signals(shared.hub.clone(), shared.control());
+    fetch_keys(&shared);
     let drivers = start_shards(&shared, address, &cores);
     let driver = wait_for_shards(&drivers, shards).map_err(one)?;
     let ended = rt::run(rt::Choice::Epoll, control::run(shared, embedded, started, driver));
@@ -95,6 +100,22 @@ fn shards(config: &Config, cores: usize) -> usize {
         (0, Postgres::Embedded) => (cores * 2).div_ceil(3).max(1),
         (0, Postgres::Server(_)) => cores.max(1),
         (n, _) => n,
+    }
+}
+
+/// The thread that fetches published keys of tokens; shards never wait for the network.
+fn fetch_keys(shared: &Shared) {
+    let Some(published) = shared.published.clone() else { return };
+    let (hub, shards) = (shared.hub.clone(), shared.shards);
+    let tell = move || {
+        for shard in 0..shards {
+            while hub.send(shard, Mail::KeysFetched).is_err() {
+                std::thread::sleep(MAIL_PAUSE);
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("jwks".into()).spawn(move || published.serve(tell)) {
+        queen::error!("auth", "no thread to fetch published keys", error = error);
     }
 }
 
@@ -146,7 +167,7 @@ fn shard(shared: Shared, index: usize, core: Option<usize>, address: SocketAddr,
         };
         let _ = tell.send(Ok(rt::current().to_string()));
         let limits = conn::Limits { body_bytes: shared.config.max_body_bytes, ..conn::Limits::default() };
-        let api = std::rc::Rc::new(Api { core: core.clone(), tenancy: false });
+        let api = std::rc::Rc::new(Api { core: core.clone(), tenancy: shared.config.tenancy });
         let serving = conn::serve(api, listener, limits);
         let limit = async {
             core.shutdown().await;

@@ -5,6 +5,7 @@
 //! Read once, before anything listens; a change needs a restart. The rows are in [`settings`], the text about them
 //! (boot lines, `docs/settings.md`) in [`report`].
 
+pub mod auth;
 pub mod postgres;
 pub mod read;
 pub mod report;
@@ -20,6 +21,7 @@ use read::Reader;
 use settings::{Force, Kind};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A person at a terminal gets the first screen, trouble, and a word at the end, unless they ask for more.
@@ -55,6 +57,11 @@ pub struct Config {
     pub db_pool_size: usize,
     pub push_commit_timeout: Duration,
     pub stmt_timeout: Duration,
+    // Authentication.
+    /// `None`: everybody may do everything.
+    pub jwt: Option<Arc<auth::Jwt>>,
+    /// Requests name their tenant.
+    pub tenancy: bool,
     // Engine.
     pub zstd_level: i32,
     /// All shards together.
@@ -122,6 +129,7 @@ impl Config {
         let r = &mut reader;
         let ms = |n: i64| Duration::from_millis(n as u64);
 
+        let jwt = auth::read(r).map(Arc::new);
         let auth = r.bool("JWT_ENABLED");
         let bind_addr = bind_addr(r, auth);
         let port = port(r);
@@ -148,6 +156,8 @@ impl Config {
             db_pool_size: r.int("DB_POOL_SIZE") as usize,
             push_commit_timeout: ms(r.int("QUEEN_PUSH_COMMIT_TIMEOUT_MS")),
             stmt_timeout: ms(r.int("QUEEN_STMT_TIMEOUT_MS")),
+            jwt,
+            tenancy: tenancy(r),
             zstd_level: r.int("QUEEN_V2_ZSTD_LEVEL") as i32,
             dedup_cache_bytes: (r.int("QUEEN_DEDUP_CACHE_MB") as u64) << 20,
             window_batch: r.int("QUEEN_HOTLIST_WINDOW_BATCH") as u32,
@@ -170,7 +180,7 @@ impl Config {
             boot_lines: Vec::new(),
         };
         r.holds("DEFAULT_TIMEOUT", config.pop_timeout.as_millis());
-        refuse_unbuilt(r, auth);
+        refuse_unbuilt(r);
         for setting in settings::rows().filter(|s| s.force != Force::Live) {
             r.check(setting);
         }
@@ -205,8 +215,26 @@ fn bind_addr(r: &mut Reader, auth: bool) -> String {
     } else if bare.contains(':') && bare.parse::<std::net::Ipv6Addr>().is_err() {
         r.fatal.push(format!("QUEEN_BIND_ADDR=\"{text}\" carries a port (set PORT for that)"));
     }
+    if !auth && !is_loopback(bare) {
+        r.warn("boot", format!("authentication is off and {bare} is not loopback: whoever reaches the port may do everything"));
+    }
     r.holds("QUEEN_BIND_ADDR", bare);
     bare.to_owned()
+}
+
+/// Whether only this machine can reach an address. A name other than `localhost` may be anything.
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
+/// Source: operations 1.2, row 3.
+fn tenancy(r: &mut Reader) -> bool {
+    let (on, trusted) = (r.bool("QUEEN_TENANCY_HEADER"), r.bool("QUEEN_KV_TRUSTED_PROXY"));
+    if on && !trusted {
+        let text = "QUEEN_TENANCY_HEADER is on without QUEEN_KV_TRUSTED_PROXY: any client could name any tenant";
+        r.fatal.push(text.into());
+    }
+    on
 }
 
 fn port(r: &mut Reader) -> u16 {
@@ -273,17 +301,7 @@ fn log_filter(r: &mut Reader) -> String {
 }
 
 /// Settings that would make the broker promise what this version cannot do.
-fn refuse_unbuilt(r: &mut Reader, auth: bool) {
-    if auth {
-        r.fatal.push("JWT_ENABLED is on, but this version has no authentication yet: it will not serve unprotected what you meant to protect".into());
-    }
-    if r.bool("QUEEN_TENANCY_HEADER") {
-        let trusted = r.bool("QUEEN_KV_TRUSTED_PROXY");
-        r.fatal.push(match trusted {
-            false => "QUEEN_TENANCY_HEADER is on without QUEEN_KV_TRUSTED_PROXY: any client could name any tenant".into(),
-            true => "QUEEN_TENANCY_HEADER is on, but this version has no tenants yet: all of them would share one set of queues".into(),
-        });
-    }
+fn refuse_unbuilt(r: &mut Reader) {
     if r.bool("QUEEN_ENCRYPTION_REQUIRED") {
         r.fatal.push("QUEEN_ENCRYPTION_REQUIRED is on, but this version cannot encrypt yet".into());
     }

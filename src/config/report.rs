@@ -64,13 +64,11 @@ pub fn boot_lines(reader: &Reader, vars: &BTreeMap<String, String>, embedded: bo
     if let Some(text) = key_warning(vars.get("QUEEN_ENCRYPTION_KEY").map_or("", String::as_str)) {
         say(Level::Warn, "encryption", text.to_owned(), vec![]);
     }
-    if !auth {
-        let text = match set("QUEEN_BIND_ADDR") {
-            true => "authentication is off: whoever reaches the port may do everything",
-            false => {
-                "authentication is off, so only this machine may connect; QUEEN_BIND_ADDR=0.0.0.0 opens the port to others"
-            }
-        };
+    for (target, text) in &reader.warnings {
+        say(Level::Warn, target, text.clone(), vec![]);
+    }
+    if !auth && !set("QUEEN_BIND_ADDR") {
+        let text = "authentication is off, so only this machine may connect; QUEEN_BIND_ADDR=0.0.0.0 opens the port to others";
         say(Level::Info, "boot", text.to_owned(), vec![]);
     }
     lines

@@ -162,11 +162,44 @@ fn a_bad_url_is_fatal_and_its_password_stays_unsaid() {
 
 #[test]
 fn what_is_not_built_is_refused_where_ignoring_it_would_lie() {
-    fatal(&[("JWT_ENABLED", "1")], "no authentication yet");
-    fatal(&[("QUEEN_TENANCY_HEADER", "on")], "without QUEEN_KV_TRUSTED_PROXY");
-    fatal(&[("QUEEN_TENANCY_HEADER", "on"), ("QUEEN_KV_TRUSTED_PROXY", "on")], "no tenants yet");
     fatal(&[("QUEEN_ENCRYPTION_REQUIRED", "yes")], "cannot encrypt yet");
     fatal(&[("PG_USE_SSL", "true")], "TLS");
+}
+
+#[test]
+fn authentication_needs_a_key_that_fits_its_algorithm() {
+    fatal(&[("JWT_ENABLED", "1")], "JWT_ALGORITHM=HS256 needs JWT_SECRET, JWT_PUBLIC_KEY or JWT_JWKS_URL");
+    fatal(&[("JWT_ENABLED", "1"), ("JWT_ALGORITHM", "EdDSA"), ("JWT_SECRET", "x")], "needs JWT_PUBLIC_KEY or JWT_JWKS_URL");
+    fatal(&[("JWT_ENABLED", "1"), ("JWT_ALGORITHM", "PS256"), ("JWT_SECRET", "x")], "is not an algorithm");
+    let jwt = |vars: &[(&str, &str)]| ok(vars).jwt.expect("it is on");
+    assert_eq!(jwt(&[("JWT_ENABLED", "1"), ("JWT_SECRET", "x")]).algorithms.len(), 1);
+    assert_eq!(jwt(&[("JWT_ENABLED", "1"), ("JWT_ALGORITHM", "RS256"), ("JWT_JWKS_URL", "x")]).algorithms.len(), 3);
+    assert_eq!(jwt(&[("JWT_ENABLED", "1"), ("JWT_ALGORITHM", "auto"), ("JWT_SECRET", "x")]).algorithms.len(), 7);
+    assert!(jwt(&[("JWT_ENABLED", "1"), ("JWT_SECRET", "x"), ("JWT_SKIP_PATHS", "")]).skip_paths.is_empty());
+    assert!(ok(&[("JWT_ALGORITHM", "nonsense")]).jwt.is_none(), "nothing is judged while it is off");
+}
+
+#[test]
+fn a_tenant_header_needs_a_proxy_that_guards_it() {
+    fatal(&[("QUEEN_TENANCY_HEADER", "on")], "without QUEEN_KV_TRUSTED_PROXY");
+    assert!(ok(&[("QUEEN_TENANCY_HEADER", "on"), ("QUEEN_KV_TRUSTED_PROXY", "on")]).tenancy);
+    assert!(!ok(&[("QUEEN_KV_TRUSTED_PROXY", "on")]).tenancy);
+}
+
+#[test]
+fn an_open_port_without_authentication_is_one_warning_at_each_boot() {
+    let warned = |vars: &[(&str, &str)]| {
+        let lines = ok(vars).boot_lines;
+        lines.iter().filter(|l| l.level == Level::Warn && l.message.contains("whoever reaches the port")).count()
+    };
+    for open in ["0.0.0.0", "10.0.0.1", "::", "[::]", "broker.example"] {
+        assert_eq!(warned(&[("QUEEN_BIND_ADDR", open)]), 1, "{open}");
+        assert_eq!(warned(&[("QUEEN_BIND_ADDR", open), ("JWT_ENABLED", "1"), ("JWT_SECRET", "x")]), 0, "{open}");
+    }
+    for closed in ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "::ffff:127.0.0.1"] {
+        assert_eq!(warned(&[("QUEEN_BIND_ADDR", closed)]), 0, "{closed}");
+    }
+    assert_eq!(warned(&[]), 0);
 }
 
 #[test]
@@ -279,8 +312,9 @@ fn docs_errors_md_knows_every_fatal_text() {
         "is not a mode",
         "DATABASE_URL cannot be read",
         "DATABASE_URL asks for TLS",
-        "JWT_ENABLED is on, but this version has no authentication yet",
-        "QUEEN_TENANCY_HEADER is on",
+        "JWT_ENABLED is on, but no key is set",
+        "is not an algorithm",
+        "QUEEN_TENANCY_HEADER is on without QUEEN_KV_TRUSTED_PROXY",
         "QUEEN_ENCRYPTION_REQUIRED is on, but this version cannot encrypt yet",
         "PG_USE_SSL is on, but this version cannot speak TLS to PostgreSQL yet",
         "PG_SSL_ROOT_CERT is not valid PEM certificate material",

@@ -129,7 +129,7 @@ impl<S: Service> Connection<S> {
             close: !head.keep_alive || self.shared.clock.is_closing(),
             http_1_0: head.http_1_0,
         };
-        let ticket = match self.admit(&head) {
+        let ticket = match self.admit(&head).await {
             Ok(ticket) => ticket,
             Err(response) => return self.turn_away(&head, response, style).await,
         };
@@ -150,6 +150,7 @@ impl<S: Service> Connection<S> {
             segments: head.segments,
             query: head.query,
             tenant: TenantId::DEFAULT,
+            producer: None,
             content_type: head.content_type,
             body,
             gone: self.gone.clone(),
@@ -162,8 +163,8 @@ impl<S: Service> Connection<S> {
     }
 
     /// Judges a head: the service first (who asks comes before what is asked), then the body it announces.
-    fn admit(&self, head: &Head) -> Result<S::Ticket, Response> {
-        let ticket = self.shared.service.admit(head)?;
+    async fn admit(&self, head: &Head) -> Result<S::Ticket, Response> {
+        let ticket = self.shared.service.admit(head).await?;
         if head.encoded {
             return Err(Refusal::Encoding.response());
         }

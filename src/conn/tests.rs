@@ -42,7 +42,7 @@ struct Words(Arc<Seen>);
 impl Service for Words {
     type Ticket = ();
 
-    fn admit(&self, head: &Head) -> Result<(), Response> {
+    async fn admit(&self, head: &Head) -> Result<(), Response> {
         match head.segments[0].as_str() {
             "nowhere" => Err(Refusal::NoSuchRoute.response()),
             _ => Ok(()),

@@ -26,6 +26,7 @@ pub mod transaction;
 
 use bytes::Bytes;
 use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -47,11 +48,20 @@ pub struct Request {
     /// The raw query string, without `?`; empty when absent. [`Request::query`] reads it.
     pub query: String,
     pub tenant: TenantId,
+    /// Subject of the proved token: the `producerSub` of what this request pushes.
+    pub producer: Option<Arc<str>>,
     /// `Content-Type`, lower-cased, without parameters.
     pub content_type: Option<String>,
     pub body: Bytes,
     /// Resolves when the client closes the connection while the request is being handled.
     pub gone: crate::conn::Gone,
+}
+
+impl Request {
+    /// What messages of this request carry of it.
+    pub fn sender(&self) -> push::plan::Sender<'_> {
+        push::plan::Sender { tenant: self.tenant, producer: self.producer.as_deref() }
+    }
 }
 
 /// One answer. `Content-Length` and connection headers are the connection's.

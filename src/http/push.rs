@@ -28,7 +28,7 @@ pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let ids = core.mint_ids(parsed.items.len());
     let (fates, verdicts) = match core.keys() {
         Some(keys) => {
-            let plan = plan::plan(request.tenant, &parsed, &ids, keys, core.config.zstd_level);
+            let plan = plan::plan(request.sender(), &parsed, &ids, keys, core.config.zstd_level);
             let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane).await;
             (plan.fates, verdicts)
         }
