@@ -54,6 +54,7 @@ fn main() {
             group: "ledger",
             lease: Some(LeaseId(1 << 100)),
             claims: &claims,
+            cipher: None,
             autopilot: None,
         };
         timing::per_item(what, MESSAGES as usize, || render(&answer).expect("a good record").len());

@@ -2,6 +2,7 @@
 //!
 //! A proof costs 2 to 60 us, a remembered token its hash: a keep-alive producer pays the proof once.
 
+use super::jwks::Wish;
 use super::keys::Own;
 use super::token;
 use super::{Denied, Identity, Jwks};
@@ -39,14 +40,7 @@ struct Proved {
 impl Guard {
     pub fn new(rules: Arc<Jwt>, published: Option<Arc<Jwks>>) -> Guard {
         let own = Own::of(&rules);
-        Guard {
-            rules,
-            own,
-            published,
-            proved: RefCell::default(),
-            version: Cell::new(0),
-            waiting: RefCell::default(),
-        }
+        Guard { rules, own, published, proved: RefCell::default(), version: Cell::new(0), waiting: RefCell::default() }
     }
 
     /// Lets a request of this level in, or says why not. No identity where nobody is needed: a token is not looked at
@@ -65,7 +59,8 @@ impl Guard {
 
     /// An entry matches exactly; one of two characters and more that ends in a slash is a prefix as well.
     fn skips(&self, path: &str) -> bool {
-        let fits = |entry: &String| path == entry || (entry.len() > 1 && entry.ends_with('/') && path.starts_with(entry));
+        let fits =
+            |entry: &String| path == entry || (entry.len() > 1 && entry.ends_with('/') && path.starts_with(entry));
         self.rules.skip_paths.iter().any(fits)
     }
 
@@ -76,7 +71,9 @@ impl Guard {
         }
         let unproved = token::read(token, &self.rules)?;
         let mut proof = self.prove(&unproved);
-        if proof == Err(Denied::UnknownKey) && self.fetched().await {
+        if proof == Err(Denied::UnknownKey) {
+            self.fetched().await;
+            // Also without a wait: a fetch may have ended meanwhile.
             proof = self.prove(&unproved);
         }
         proof?;
@@ -90,10 +87,10 @@ impl Guard {
         self.own.prove(unproved, &keys)
     }
 
-    /// Waits for a fetch of newer keys; whether there was one.
-    async fn fetched(&self) -> bool {
-        let Some(published) = &self.published else { return false };
-        let super::jwks::Wish::Underway(ended) = published.wish() else { return false };
+    /// Waits for a fetch of newer keys, if there is to be one.
+    async fn fetched(&self) {
+        let Some(published) = &self.published else { return };
+        let Wish::Underway(ended) = published.wish() else { return };
         let wait = std::future::poll_fn(|cx| {
             if published.ended() > ended {
                 return Poll::Ready(());
@@ -101,7 +98,8 @@ impl Guard {
             self.waiting.borrow_mut().push(cx.waker().clone());
             Poll::Pending
         });
-        rt::timeout(published.timeout() + FETCH_GRACE, wait).await.is_some()
+        // Its own deadline ends a fetch; this one is for a thread that is not there.
+        let _ = rt::timeout(published.timeout() + FETCH_GRACE, wait).await;
     }
 
     /// A fetch has ended: those who wait look again.

@@ -135,7 +135,8 @@ impl Jwks {
         if answer.status() != 200 {
             return Err(format!("status {}", answer.status().as_u16()));
         }
-        let body = answer.body_mut().with_config().limit(DOCUMENT_BYTES_MAX).read_to_vec().map_err(|e| e.to_string())?;
+        let body =
+            answer.body_mut().with_config().limit(DOCUMENT_BYTES_MAX).read_to_vec().map_err(|e| e.to_string())?;
         KeySet::parse(&body).map_err(|e| e.to_string())
     }
 }

@@ -105,7 +105,9 @@ impl KeySet {
     /// Reads a published set. Entries that are no RSA or Ed25519 key are skipped; `Err`: it is no set at all.
     pub fn parse(document: &[u8]) -> Result<KeySet, serde_json::Error> {
         let document: Document = serde_json::from_slice(document)?;
-        Ok(KeySet(document.keys.into_iter().filter_map(|key| Published::of(serde_json::from_value(key).ok()?)).collect()))
+        Ok(KeySet(
+            document.keys.into_iter().filter_map(|key| Published::of(serde_json::from_value(key).ok()?)).collect(),
+        ))
     }
 
     pub fn len(&self) -> usize {

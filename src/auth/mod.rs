@@ -10,9 +10,9 @@
 pub mod guard;
 pub mod jwks;
 pub mod keys;
-pub mod token;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod token;
 
 pub use guard::Guard;
 pub use jwks::Jwks;

@@ -80,7 +80,8 @@ fn times_count_to_the_second_and_the_skew() {
 
 #[test]
 fn roles_are_the_single_claim_and_the_list_together() {
-    let rules = rules(&[("JWT_ROLES_CLAIM", "r"), ("JWT_ROLES_ARRAY_CLAIM", "https://x/roles"), ("JWT_ROLE_ADMIN", "root")]);
+    let rules =
+        rules(&[("JWT_ROLES_CLAIM", "r"), ("JWT_ROLES_ARRAY_CLAIM", "https://x/roles"), ("JWT_ROLE_ADMIN", "root")]);
     let of = |payload: &str| {
         let (identity, _) = verdict(&hs(payload), &rules, &KeySet::default()).expect("a good token");
         let Roles { admin, read_write, read_only, write_only } = identity.roles;
@@ -163,7 +164,11 @@ fn a_public_key_in_the_settings_always_wins() {
     assert_eq!(judged(&edd, RSA_PUBLIC), Err(Denied::BadEdPem));
     assert_eq!(judged(&edd, include_str!("../../tests/keys/ed-public.pem")), Ok(()));
     assert_eq!(judged(&rs, "nonsense"), Err(Denied::BadRsaPem));
-    assert_eq!(judged(&rs, std::str::from_utf8(RSA).unwrap()), Err(Denied::BadRsaPem), "a private key is no public one");
+    assert_eq!(
+        judged(&rs, std::str::from_utf8(RSA).unwrap()),
+        Err(Denied::BadRsaPem),
+        "a private key is no public one"
+    );
     // A public key is no secret, however the token is made.
     let confused = sign(r#"{"alg":"HS256"}"#, "{}", Algorithm::HS256, &EncodingKey::from_secret(RSA_PUBLIC.as_bytes()));
     assert_eq!(judged(&confused, RSA_PUBLIC), Err(Denied::Signature));

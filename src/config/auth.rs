@@ -87,6 +87,7 @@ pub fn read(r: &mut Reader) -> Option<Jwt> {
         role_write_only: r.text("JWT_ROLE_WRITE_ONLY"),
         require_exp: r.bool("JWT_REQUIRE_EXP"),
     };
+    r.holds("JWT_PUBLIC_KEY", super::read::masked(&jwt.public_key));
     if !enabled {
         return None;
     }
@@ -96,8 +97,9 @@ pub fn read(r: &mut Reader) -> Option<Jwt> {
     }
     let public = !jwt.public_key.is_empty() || !jwt.jwks_url.is_empty();
     let secret_counts = jwt.algorithms.iter().any(|one| is_hs(*one));
-    if !public && !(secret_counts && !jwt.secret.is_empty()) {
-        let missing = if secret_counts { "JWT_SECRET, JWT_PUBLIC_KEY or JWT_JWKS_URL" } else { "JWT_PUBLIC_KEY or JWT_JWKS_URL" };
+    if !public && (!secret_counts || jwt.secret.is_empty()) {
+        let missing =
+            if secret_counts { "JWT_SECRET, JWT_PUBLIC_KEY or JWT_JWKS_URL" } else { "JWT_PUBLIC_KEY or JWT_JWKS_URL" };
         r.fatal.push(format!("JWT_ENABLED is on, but no key is set: JWT_ALGORITHM={setting} needs {missing}"));
     }
     if jwt.wants_published() && jwt.jwks_url.starts_with("http://") {

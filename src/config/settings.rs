@@ -114,6 +114,8 @@ pub const GROUPS: &[Group] = &[
             Setting::text("QUEEN_RUNTIME", "auto", "`io_uring`, `epoll`, or `auto`: io_uring where the host allows it. Other text: fatal."),
             Setting::text("QUEEN_DATA_DIR", "", "Directory of the embedded PostgreSQL.")
                 .derived("`/var/lib/queen` as root, else `queen` in the XDG data directory"),
+            Setting::text("QUEEN_TLS_CERT", "", "PEM file of a certificate and its chain: with it and `QUEEN_TLS_KEY` the port speaks TLS only. SIGHUP reads both again."),
+            Setting::text("QUEEN_TLS_KEY", "", "PEM file of its private key."),
             Setting::text("QUEEN_SERVER_ID", "", "Name of this broker in logs and metrics. Nothing routes on it.")
                 .derived("`HOSTNAME`, else `queen-` and 8 hex digits"),
         ],
@@ -129,9 +131,9 @@ pub const GROUPS: &[Group] = &[
             Setting::secret("PG_PASSWORD", "postgres", "Password."),
             Setting::text("PG_DATABASE", "postgres", "Database; an empty value counts as unset.").derived("`PG_DB`, else `postgres`"),
             Setting::text("PG_DB", "", "Older name of `PG_DATABASE`, used when that is empty or unset.").derived("unset"),
-            Setting::bool("PG_USE_SSL", false, "TLS to PostgreSQL. Not built yet: `true` is fatal.").later(),
-            Setting::bool("PG_SSL_REJECT_UNAUTHORIZED", true, "`false`: accept any certificate.").later(),
-            Setting::text("PG_SSL_ROOT_CERT", "", "The CA to trust, as PEM text, real newlines or `\\n`. Text that is no certificate is fatal already.").later(),
+            Setting::bool("PG_USE_SSL", false, "TLS on every connection to your PostgreSQL, or none; sockets of this machine need none. `sslmode=require` in `DATABASE_URL` asks for the same."),
+            Setting::bool("PG_SSL_REJECT_UNAUTHORIZED", true, "`false`: accept any certificate; boot warns."),
+            Setting::text("PG_SSL_ROOT_CERT", "", "The CA to trust, as PEM text, real newlines or `\\n`. It replaces the built-in public roots and is always verified. Text that is no certificate is fatal."),
             Setting::int("DB_POOL_SIZE", 160, 1..=10_000, "connections", "Most connections this broker may open. It opens what its shards use: 3 each, and a few."),
             Setting::int("QUEEN_PUSH_COMMIT_TIMEOUT_MS", 5000, 1..=MS_MAX, "ms", "Deadline of one fused push commit; past it the outcome is unknown."),
             Setting::int("QUEEN_STMT_TIMEOUT_MS", 30_000, 1..=MS_MAX, "ms", "Deadline of any other statement: cancelled, and its connection dropped."),
@@ -173,7 +175,7 @@ pub const GROUPS: &[Group] = &[
             Setting::secret("QUEEN_SYNC_SECRET", "", "Shared secret of the brokers.").later(),
             Setting::int("QUEEN_SYNC_HEARTBEAT_MS", 1000, 1..=MS_MAX, "ms", "Period of the heartbeat.").later(),
             Setting::int("QUEEN_SYNC_DEAD_THRESHOLD_MS", 5000, 1..=MS_MAX, "ms", "A peer that is silent so long counts as dead.").later(),
-            Setting::int("QUEEN_CACHE_REFRESH_INTERVAL_MS", 60_000, 1..=MS_MAX, "ms", "How often shared flags are read again.").later(),
+            Setting::int("QUEEN_CACHE_REFRESH_INTERVAL_MS", 60_000, 1..=MS_MAX, "ms", "How often flags of queues that another broker may have changed are read again."),
         ],
     },
     Group {
@@ -268,8 +270,8 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "security",
         rows: &[
-            Setting::secret("QUEEN_ENCRYPTION_KEY", "", "Key of encryption at rest, 64 hex digits. Not built yet: payloads are stored as they come, and boot warns.").later(),
-            Setting::bool("QUEEN_ENCRYPTION_REQUIRED", false, "Refuse to run without encryption. Not built yet: `true` is fatal.").later(),
+            Setting::secret("QUEEN_ENCRYPTION_KEY", "", "Key of encryption at rest, 64 hex digits, one for all brokers. Payloads of queues with `encryptionEnabled` are stored encrypted. Anything else: boot warns, `/health` says so, payloads are stored as they come."),
+            Setting::bool("QUEEN_ENCRYPTION_REQUIRED", false, "Refuse to start without a usable key; what is not known to be unencrypted is encrypted."),
             Setting::bool("QUEEN_TENANCY_HEADER", false, "Read `x-queen-tenant`: each tenant has queues of its own. Fatal without `QUEEN_KV_TRUSTED_PROXY`."),
             Setting::bool("QUEEN_KV_TRUSTED_PROXY", false, "Your word that a proxy sets that header and strips the client's."),
         ],

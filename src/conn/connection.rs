@@ -489,12 +489,14 @@ impl<S: Service> Connection<S> {
     /// Tells the client that no more answers come, and reads on for a while without looking: closing a socket with
     /// unread input resets it, which could destroy the last answer on its way.
     async fn linger(&mut self) {
-        self.writer.finish();
         let limit = match self.shared.clock.is_closing() {
             true => self.shared.limits.linger_timeout.min(LINGER_CLOSING_TIMEOUT),
             false => self.shared.limits.linger_timeout,
         };
         self.shared.clock.begin(&self.watch, Phase::Busy, limit);
+        if timed(&self.watch, self.writer.finish()).await.is_none() {
+            return;
+        }
         let mut dropped = 0;
         while dropped < LINGER_BYTES_MAX {
             self.input.clear();

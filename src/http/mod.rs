@@ -57,13 +57,6 @@ pub struct Request {
     pub gone: crate::conn::Gone,
 }
 
-impl Request {
-    /// What messages of this request carry of it.
-    pub fn sender(&self) -> push::plan::Sender<'_> {
-        push::plan::Sender { tenant: self.tenant, producer: self.producer.as_deref() }
-    }
-}
-
 /// One answer. `Content-Length` and connection headers are the connection's.
 #[derive(Debug, Default)]
 pub struct Response {

@@ -466,6 +466,7 @@ impl<'a> Taken<'a> {
             group: &asking.group,
             lease: self.lease,
             claims: &self.claims,
+            cipher: self.core.cipher.as_ref(),
             autopilot: asking.autopilot,
         });
         match rendered {

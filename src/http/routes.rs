@@ -408,6 +408,38 @@ mod tests {
         assert_eq!(route.access_of(Method::Get), Access::ReadOnly);
     }
 
+    /// The lines of the table are what the ordered rules of operations 2.6 say, except where the contract of 2.7 or a
+    /// route of our own says more.
+    #[test]
+    fn levels_of_the_table_follow_the_rules() {
+        for route in ROUTES {
+            let rule = access_elsewhere(route.method, route.pattern);
+            let ours = route.pattern.starts_with("/api/v1/dlq/redrive");
+            assert!(rule == route.access || ours, "{} {}: {rule:?}", route.method.name(), route.pattern);
+        }
+    }
+
+    #[test]
+    fn what_has_no_line_has_a_level() {
+        let of = |method, path: &str, want: Access| assert_eq!(access_elsewhere(method, path), want, "{path}");
+        of(Method::Get, "/favicon.ico", Access::Public);
+        of(Method::Get, "/assets/x.js", Access::Public);
+        of(Method::Get, "/index.html", Access::ReadWrite);
+        of(Method::Get, "/api/v1/system/maintenance", Access::Admin);
+        of(Method::Post, "/internal/api/notify", Access::Admin);
+        of(Method::Delete, "/api/v1/consumer-groups/g/x", Access::Admin);
+        of(Method::Delete, "/api/v1/dlq/x", Access::ReadWrite);
+        of(Method::Get, "/api/v1/analytics/x", Access::ReadOnly);
+        of(Method::Head, "/api/v1/analytics/x", Access::ReadWrite);
+        of(Method::Post, "/api/v1/resources/kv/list", Access::ReadOnly);
+        of(Method::Post, "/streams/v1/state/get", Access::ReadOnly);
+        of(Method::Post, "/streams/v1/cycle", Access::ReadWrite);
+        of(Method::Get, "/api/v1/push", Access::WriteOnly);
+        of(Method::Post, "/api/v1/timers", Access::ReadWrite);
+        of(Method::Options, "/api/v1/dlq", Access::ReadWrite);
+        of(Method::Get, "/nope", Access::ReadWrite);
+    }
+
     #[test]
     fn every_line_is_well_formed_and_reachable() {
         for route in ROUTES {

@@ -70,9 +70,16 @@ fn furnish(b: &Broker, tenant: &str) -> Names {
     let (queue, group) = (unique("mine"), unique("group"));
     let dead = unique("dead");
     post(b, tenant, "/api/v1/configure", json!({"queue": queue, "namespace": unique("ns"), "task": unique("task")}));
-    let items: Vec<_> = (0..5).map(|n| json!({"queue": queue, "partition": "p", "transactionId": format!("k{n}"), "payload": n})).collect();
+    let items: Vec<_> = (0..5)
+        .map(|n| json!({"queue": queue, "partition": "p", "transactionId": format!("k{n}"), "payload": n}))
+        .collect();
     post(b, tenant, "/api/v1/push", json!({ "items": items }));
-    post(b, tenant, "/api/v1/push", json!({"items": [{"queue": dead, "partition": "p", "transactionId": "k0", "payload": 0}]}));
+    post(
+        b,
+        tenant,
+        "/api/v1/push",
+        json!({"items": [{"queue": dead, "partition": "p", "transactionId": "k0", "payload": 0}]}),
+    );
     let pop = get(b, tenant, &format!("/api/v1/pop/queue/{dead}?consumerGroup={group}&subscriptionMode=all"));
     let message = &pop["messages"][0];
     let ack = json!({"transactionId": "k0", "partitionId": message["partitionId"], "leaseId": message["leaseId"],
@@ -80,7 +87,11 @@ fn furnish(b: &Broker, tenant: &str) -> Names {
     post(b, tenant, "/api/v1/ack", ack);
     let letters = get(b, tenant, &format!("/api/v1/dlq?queue={dead}"));
     let letter = letters["messages"][0]["id"].as_str().expect("a dead letter").to_owned();
-    let pop = get(b, tenant, &format!("/api/v1/pop/queue/{queue}?consumerGroup={group}&subscriptionMode=all&batch=2&leaseSeconds=600"));
+    let pop = get(
+        b,
+        tenant,
+        &format!("/api/v1/pop/queue/{queue}?consumerGroup={group}&subscriptionMode=all&batch=2&leaseSeconds=600"),
+    );
     let redrive = post(b, tenant, "/api/v1/dlq/redrive", json!({"queue": dead, "error": "no letter says this"}));
     Names {
         queue,
@@ -100,22 +111,36 @@ fn request(method: &str, pattern: &str, n: &Names) -> Option<(String, Option<Val
     let message = json!({"transactionId": n.transaction, "partitionId": n.partition_id, "leaseId": n.lease,
                          "consumerGroup": n.group, "status": "completed"});
     let (query, body) = match (method, pattern) {
-        ("POST", "/api/v1/push") => ("", json!({"items": [{"queue": n.queue, "partition": n.partition, "transactionId": n.transaction, "payload": 1}]})),
+        ("POST", "/api/v1/push") => (
+            "",
+            json!({"items": [{"queue": n.queue, "partition": n.partition, "transactionId": n.transaction, "payload": 1}]}),
+        ),
         ("GET", "/api/v1/pop/queue/:queue" | "/api/v1/pop/queue/:queue/partition/:partition") => {
             (&*format!("?consumerGroup={}&subscriptionMode=all", n.group), Value::Null)
         }
         ("GET", "/api/v1/pop") => ("?namespace=ns&task=task", Value::Null),
         ("POST", "/api/v1/ack") => ("", message),
         ("POST", "/api/v1/ack/batch") => ("", json!({"consumerGroup": n.group, "acknowledgments": [message]})),
-        ("POST", "/api/v1/transaction") => ("", json!({"operations": [{"type": "ack", "transactionId": n.transaction,
-            "partitionId": n.partition_id, "leaseId": n.lease, "consumerGroup": n.group, "status": "completed"}]})),
+        ("POST", "/api/v1/transaction") => (
+            "",
+            json!({"operations": [{"type": "ack", "transactionId": n.transaction,
+            "partitionId": n.partition_id, "leaseId": n.lease, "consumerGroup": n.group, "status": "completed"}]}),
+        ),
         ("POST", "/api/v1/lease/:leaseId/extend") => ("", json!({"seconds": 900})),
         ("POST", "/api/v1/configure") => ("", json!({"queue": n.queue, "options": {"leaseTime": 7}})),
-        ("POST", "/api/v1/consumer-groups/:group/subscription") => ("", json!({"subscriptionTimestamp": "2020-01-01T00:00:00Z"})),
+        ("POST", "/api/v1/consumer-groups/:group/subscription") => {
+            ("", json!({"subscriptionTimestamp": "2020-01-01T00:00:00Z"}))
+        }
         ("POST", "/api/v1/consumer-groups/:group/queues/:queue/seek") => ("", json!({"toEnd": true})),
-        ("POST", "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek") => ("", json!({"offset": 0})),
-        ("POST", "/api/v1/fetch") => ("", json!({"entries": [{"queue": n.queue, "partition": n.partition, "offset": 0}]})),
-        ("POST", "/api/v1/partitions/changed") => ("", json!({"entries": [{"queue": n.queue, "since": "2020-01-01T00:00:00Z"}]})),
+        ("POST", "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek") => {
+            ("", json!({"offset": 0}))
+        }
+        ("POST", "/api/v1/fetch") => {
+            ("", json!({"entries": [{"queue": n.queue, "partition": n.partition, "offset": 0}]}))
+        }
+        ("POST", "/api/v1/partitions/changed") => {
+            ("", json!({"entries": [{"queue": n.queue, "since": "2020-01-01T00:00:00Z"}]}))
+        }
         ("GET" | "DELETE", "/api/v1/dlq") => (&*format!("?queue={}", n.queue), Value::Null),
         ("POST", "/api/v1/dlq/redrive") => ("", json!({"queue": n.queue, "error": "no letter says this"})),
         ("POST", "/api/v1/dlq/:id/replay") => return Some((pattern.replace(":id", &n.letter), Some(json!({})))),
@@ -124,7 +149,17 @@ fn request(method: &str, pattern: &str, n: &Names) -> Option<(String, Option<Val
         ("GET", "/api/v1/messages") => (&*format!("?queue={}", n.queue), Value::Null),
         ("GET", "/api/v1/consumer-groups/lagging") => ("?minLagSeconds=0", Value::Null),
         // Of the cell, not of a tenant. Source: operations 2.7, 2.8.
-        (_, "/health" | "/health/live" | "/metrics" | "/metrics/prometheus" | "/" | "/status" | "/api/v1/status" | "/api/v1/status/buffers") => {
+        (
+            _,
+            "/health"
+            | "/health/live"
+            | "/metrics"
+            | "/metrics/prometheus"
+            | "/"
+            | "/status"
+            | "/api/v1/status"
+            | "/api/v1/status/buffers",
+        ) => {
             return None;
         }
         _ => ("", Value::Null),
@@ -197,7 +232,12 @@ fn forget_ages(value: &mut Value) {
         Value::Object(all) => {
             all.retain(|key, _| {
                 let key = key.to_ascii_lowercase();
-                !(key.contains("age") || key.contains("lag") || key.contains("seconds") || key.contains("updated") || key == "state" || key.contains("finished"))
+                !(key.contains("age")
+                    || key.contains("lag")
+                    || key.contains("seconds")
+                    || key.contains("updated")
+                    || key == "state"
+                    || key.contains("finished"))
             });
             all.values_mut().for_each(forget_ages);
         }
@@ -259,8 +299,10 @@ fn nothing_of_another_tenant_can_be_read_changed_or_detected_on_any_route() {
                          "consumerGroup": mine.group, "status": "completed"});
         assert_eq!(post(b, A, "/api/v1/ack", ack)[0]["success"], true);
     }
-    let rest = get(b, A, &format!("/api/v1/pop/queue/{}?consumerGroup={}&batch=9&autoAck=true", mine.queue, mine.group));
-    let keys: Vec<_> = rest["messages"].as_array().expect("messages").iter().map(|m| m["transactionId"].clone()).collect();
+    let rest =
+        get(b, A, &format!("/api/v1/pop/queue/{}?consumerGroup={}&batch=9&autoAck=true", mine.queue, mine.group));
+    let keys: Vec<_> =
+        rest["messages"].as_array().expect("messages").iter().map(|m| m["transactionId"].clone()).collect();
     assert_eq!(keys, ["k2", "k3", "k4"]);
     let replayed = post(b, A, &format!("/api/v1/dlq/{}/replay", mine.letter), json!({}));
     assert_eq!(replayed["result"], "moved");
@@ -274,10 +316,16 @@ fn one_name_is_a_queue_of_its_own_in_each_tenant() {
     for (tenant, payload) in [(A, "a"), (B, "b"), ("", "default")] {
         let items = json!({"items": [{"queue": q, "transactionId": "k", "payload": payload}]});
         let verdicts = post(b, tenant, "/api/v1/push", items);
-        assert_eq!((&verdicts[0]["status"], &verdicts[0]["offset"]), (&json!("queued"), &json!(0)), "{tenant}: no duplicate");
+        assert_eq!(
+            (&verdicts[0]["status"], &verdicts[0]["offset"]),
+            (&json!("queued"), &json!(0)),
+            "{tenant}: no duplicate"
+        );
     }
     // Upper case is the same tenant; the default tenant can be named.
-    for (tenant, payload) in [(&*A.to_ascii_uppercase(), "a"), (B, "b"), ("00000000-0000-0000-0000-000000000001", "default")] {
+    for (tenant, payload) in
+        [(&*A.to_ascii_uppercase(), "a"), (B, "b"), ("00000000-0000-0000-0000-000000000001", "default")]
+    {
         let pop = get(b, tenant, &format!("/api/v1/pop/queue/{q}?autoAck=true&batch=9"));
         let all: Vec<_> = pop["messages"].as_array().expect("messages").iter().map(|m| m["data"].clone()).collect();
         assert_eq!(all, [json!(payload)], "{tenant}");
@@ -313,13 +361,22 @@ fn a_push_wakes_nobody_of_another_tenant() {
 fn a_header_that_is_no_uuid_is_refused_and_without_tenancy_it_is_not_read() {
     let b = broker();
     let want = r#"{"error":"invalid x-queen-tenant header (must be a UUID)"}"#;
-    for bad in ["x", "default", "aaaaaaaa00004000800000000000000a", "{aaaaaaaa-0000-4000-8000-000000000001}",
-        "aaaaaaaa-0000-4000-8000-00000000000g", "aaaaaaaa-0000-4000-8000-0000000000011", "urn:uuid:aaaaaaaa-0000-4000-8000-000000000001"] {
+    for bad in [
+        "x",
+        "default",
+        "aaaaaaaa00004000800000000000000a",
+        "{aaaaaaaa-0000-4000-8000-000000000001}",
+        "aaaaaaaa-0000-4000-8000-00000000000g",
+        "aaaaaaaa-0000-4000-8000-0000000000011",
+        "urn:uuid:aaaaaaaa-0000-4000-8000-000000000001",
+    ] {
         let answer = send(b, bad, "GET", "/api/v1/resources/queues", None);
         assert_eq!((answer.status, answer.text().as_str()), (400, want), "{bad}");
     }
     let mut twice = Client::new(b.port);
-    let answer = twice.send("GET", "/api/v1/resources/queues", &[("x-queen-tenant", A), ("X-Queen-Tenant", B)], None).expect("an answer");
+    let answer = twice
+        .send("GET", "/api/v1/resources/queues", &[("x-queen-tenant", A), ("X-Queen-Tenant", B)], None)
+        .expect("an answer");
     assert_eq!(answer.status, 400, "two tenants are none");
     let off = crate::harness::two_shards();
     assert_eq!(send(off, "nonsense", "GET", "/api/v1/resources/queues", None).status, 200);

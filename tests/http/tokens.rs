@@ -91,7 +91,11 @@ fn with_secret() -> &'static Broker {
     static BROKER: OnceLock<Broker> = OnceLock::new();
     BROKER.get_or_init(|| {
         let setup = Setup::clean().env("JWT_ENABLED", "true").env("JWT_SECRET", SECRET);
-        setup.env("JWT_ISSUER", "https://issuer").env("JWT_AUDIENCE", "queen").env("QUEEN_BIND_ADDR", "127.0.0.1").start()
+        setup
+            .env("JWT_ISSUER", "https://issuer")
+            .env("JWT_AUDIENCE", "queen")
+            .env("QUEEN_BIND_ADDR", "127.0.0.1")
+            .start()
     })
 }
 
@@ -99,7 +103,8 @@ fn with_secret() -> &'static Broker {
 fn with_pem() -> &'static Broker {
     static BROKER: OnceLock<Broker> = OnceLock::new();
     BROKER.get_or_init(|| {
-        let setup = Setup::clean().env("JWT_ENABLED", "1").env("JWT_ALGORITHM", "RS256").env("JWT_PUBLIC_KEY", RSA_PUBLIC);
+        let setup =
+            Setup::clean().env("JWT_ENABLED", "1").env("JWT_ALGORITHM", "RS256").env("JWT_PUBLIC_KEY", RSA_PUBLIC);
         setup.env("JWT_SECRET", SECRET).env("JWT_REQUIRE_EXP", "yes").start()
     })
 }
@@ -123,7 +128,8 @@ fn key_set() -> String {
     let modulus = &rsa[rsa.len() - 5 - 256..rsa.len() - 5];
     let key = json!({"kty": "RSA", "kid": "r1", "use": "sig", "n": URL_SAFE_NO_PAD.encode(modulus), "e": "AQAB"});
     let x = URL_SAFE_NO_PAD.encode(&ed[ed.len() - 32..]);
-    json!({"keys": [key, {"kty": "OKP", "crv": "Ed25519", "kid": "e1", "x": x}, {"kty": "EC", "kid": "c1"}]}).to_string()
+    json!({"keys": [key, {"kty": "OKP", "crv": "Ed25519", "kid": "e1", "x": x}, {"kty": "EC", "kid": "c1"}]})
+        .to_string()
 }
 
 /// Serves one document; how often it was asked for.
@@ -138,7 +144,8 @@ fn publish(document: String) -> (String, Arc<AtomicUsize>) {
             let mut lines = BufReader::new(stream.try_clone().expect("dup")).lines();
             while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
             count.fetch_add(1, Ordering::SeqCst);
-            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{document}", document.len());
+            let answer =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{document}", document.len());
             let _ = stream.write_all(answer.as_bytes());
         }
     });
@@ -222,8 +229,10 @@ fn bad_tokens_are_refused_each_with_its_text() {
     }
 
     // Algorithms.
-    for name in ["none", "None", "NONE", "nOnE", "NonE", "noNe", "", " HS256", "HS256 ", "hs256", "Hs256", "HS1", "ES256", "ES384",
-        "PS256", "PS512", "RSA1_5", "dir", "A256GCM", "eddsa", "EDDSA", "HS384", "HS512", "RS256", "EdDSA"] {
+    for name in [
+        "none", "None", "NONE", "nOnE", "NonE", "noNe", "", " HS256", "HS256 ", "hs256", "Hs256", "HS1", "ES256",
+        "ES384", "PS256", "PS512", "RSA1_5", "dir", "A256GCM", "eddsa", "EDDSA", "HS384", "HS512", "RS256", "EdDSA",
+    ] {
         bad(b, &format!("alg {name:?}"), hs_head(&header(name)), ALG);
         if name.eq_ignore_ascii_case("none") {
             let text = hs_head(&header(name));
@@ -239,11 +248,25 @@ fn bad_tokens_are_refused_each_with_its_text() {
         ("of another secret", sign(&header("HS256").text(), &claims().text(), Algorithm::HS256, &secret("another"))),
         ("of the empty secret", sign(&header("HS256").text(), &claims().text(), Algorithm::HS256, &secret(""))),
         ("of the public key", sign(&header("HS256").text(), &claims().text(), Algorithm::HS256, &secret(RSA_PUBLIC))),
-        ("of another payload", format!("{}.{}.{}", parts[0], URL_SAFE_NO_PAD.encode(claims().with("sub", "\"x\"").text()), parts[2])),
-        ("of another header", format!("{}.{}.{}", URL_SAFE_NO_PAD.encode(header("HS256").and("x", "1").text()), parts[1], parts[2])),
+        (
+            "of another payload",
+            format!("{}.{}.{}", parts[0], URL_SAFE_NO_PAD.encode(claims().with("sub", "\"x\"").text()), parts[2]),
+        ),
+        (
+            "of another header",
+            format!("{}.{}.{}", URL_SAFE_NO_PAD.encode(header("HS256").and("x", "1").text()), parts[1], parts[2]),
+        ),
         ("padded", format!("{good}=")),
         ("of a longer algorithm", sign(&header("HS256").text(), &claims().text(), Algorithm::HS512, &secret(SECRET))),
-        ("by an RSA key", sign(&header("HS256").text(), &claims().text(), Algorithm::RS256, &EncodingKey::from_rsa_pem(RSA).expect("a key"))),
+        (
+            "by an RSA key",
+            sign(
+                &header("HS256").text(),
+                &claims().text(),
+                Algorithm::RS256,
+                &EncodingKey::from_rsa_pem(RSA).expect("a key"),
+            ),
+        ),
     ] {
         bad(b, &format!("signature {what}"), text, SIG);
     }
@@ -253,7 +276,12 @@ fn bad_tokens_are_refused_each_with_its_text() {
 
     // Payloads nobody can read.
     for payload in ["", "x", "[]", "null", "1", "\"x\"", "{\"sub\":\"a\"", "{\"sub\":\"\\ud800\"}"] {
-        bad(b, &format!("payload {payload:?}"), sign(&header("HS256").text(), payload, Algorithm::HS256, &secret(SECRET)), SIG);
+        bad(
+            b,
+            &format!("payload {payload:?}"),
+            sign(&header("HS256").text(), payload, Algorithm::HS256, &secret(SECRET)),
+            SIG,
+        );
     }
     for claim in ["exp", "nbf", "iat"] {
         for odd in ["\"9999999999\"", "null", "[9999999999]", "{}", "true", "1e400"] {
@@ -287,26 +315,71 @@ fn bad_tokens_are_refused_each_with_its_text() {
     let b = with_pem();
     let other = EncodingKey::from_rsa_pem(OTHER_RSA).expect("a key");
     bad(b, "another RSA key", sign(&header("RS256").text(), &claims().text(), Algorithm::RS256, &other), SIG);
-    bad(b, "the public key as secret", sign(&header("HS256").text(), &claims().text(), Algorithm::HS256, &secret(RSA_PUBLIC)), ALG);
-    bad(b, "the trimmed public key as secret", sign(&header("HS256").text(), &claims().text(), Algorithm::HS256, &secret(RSA_PUBLIC.trim())), ALG);
+    bad(
+        b,
+        "the public key as secret",
+        sign(&header("HS256").text(), &claims().text(), Algorithm::HS256, &secret(RSA_PUBLIC)),
+        ALG,
+    );
+    bad(
+        b,
+        "the trimmed public key as secret",
+        sign(&header("HS256").text(), &claims().text(), Algorithm::HS256, &secret(RSA_PUBLIC.trim())),
+        ALG,
+    );
     bad(b, "the real secret", sign(&header("HS256").text(), &claims().text(), Algorithm::HS256, &secret(SECRET)), ALG);
     let jwk = json!({"kty": "RSA", "n": "AQAB", "e": "AQAB"}).to_string();
-    bad(b, "its own key along", sign(&header("RS256").and("jwk", &jwk).text(), &claims().text(), Algorithm::RS256, &other), SIG);
+    bad(
+        b,
+        "its own key along",
+        sign(&header("RS256").and("jwk", &jwk).text(), &claims().text(), Algorithm::RS256, &other),
+        SIG,
+    );
     for name in ["jku", "x5u"] {
         let head = header("RS256").and(name, "\"http://127.0.0.1:9/keys\"");
         bad(b, name, sign(&head.text(), &claims().text(), Algorithm::RS256, &other), SIG);
     }
-    let eternal = sign(&header("RS256").text(), &claims().without("exp").text(), Algorithm::RS256, &EncodingKey::from_rsa_pem(RSA).expect("a key"));
+    let eternal = sign(
+        &header("RS256").text(),
+        &claims().without("exp").text(),
+        Algorithm::RS256,
+        &EncodingKey::from_rsa_pem(RSA).expect("a key"),
+    );
     bad(b, "no exp where one is required", eternal, "Token has no expiry");
 
     // Published keys.
     let (b, fetches) = with_published();
-    for kid in ["../../etc/passwd", "/dev/null", "' or 1=1 --", "r1'; drop table queen.queues; --", "c1", "e1", "", "R1", "r1 "] {
-        bad(b, &format!("kid {kid:?}"), rs(&header("RS256").and("kid", &json!(kid).to_string()), Algorithm::RS256), "Unknown key ID");
+    for kid in [
+        "../../etc/passwd",
+        "/dev/null",
+        "' or 1=1 --",
+        "r1'; drop table queen.queues; --",
+        "c1",
+        "e1",
+        "",
+        "R1",
+        "r1 ",
+    ] {
+        bad(
+            b,
+            &format!("kid {kid:?}"),
+            rs(&header("RS256").and("kid", &json!(kid).to_string()), Algorithm::RS256),
+            "Unknown key ID",
+        );
     }
-    bad(b, "another key of a known id", sign(&header("RS256").and("kid", "\"r1\"").text(), &claims().text(), Algorithm::RS256, &other), SIG);
+    bad(
+        b,
+        "another key of a known id",
+        sign(&header("RS256").and("kid", "\"r1\"").text(), &claims().text(), Algorithm::RS256, &other),
+        SIG,
+    );
     let ed = EncodingKey::from_ed_pem(ED).expect("a key");
-    bad(b, "an Ed25519 key for an RSA id", sign(&header("EdDSA").and("kid", "\"r1\"").text(), &claims().text(), Algorithm::EdDSA, &ed), "Unknown key ID");
+    bad(
+        b,
+        "an Ed25519 key for an RSA id",
+        sign(&header("EdDSA").and("kid", "\"r1\"").text(), &claims().text(), Algorithm::EdDSA, &ed),
+        "Unknown key ID",
+    );
 
     let longest = cases.iter().fold(Duration::ZERO, |longest, (b, what, token, text)| {
         let began = Instant::now();
@@ -314,7 +387,11 @@ fn bad_tokens_are_refused_each_with_its_text() {
         longest.max(began.elapsed())
     });
     assert!(cases.len() >= 80, "{}", cases.len());
-    println!("{} bad tokens refused, the slowest answer {longest:?}, {} fetches of keys", cases.len(), fetches.load(Ordering::SeqCst));
+    println!(
+        "{} bad tokens refused, the slowest answer {longest:?}, {} fetches of keys",
+        cases.len(),
+        fetches.load(Ordering::SeqCst)
+    );
 
     refused(with_secret(), "no header", &[], 401, "Authentication required");
     let bearer = format!("Bearer {good}");
@@ -369,12 +446,23 @@ fn good_tokens_are_let_in() {
     for algorithm in [Algorithm::RS256, Algorithm::RS384, Algorithm::RS512] {
         good(with_pem(), "RS", format!("Bearer {}", rs(&header(&format!("{algorithm:?}")), algorithm)));
     }
-    good(with_pem(), "jku is not looked at", format!("Bearer {}", rs(&header("RS256").and("jku", "\"http://127.0.0.1:9/\""), Algorithm::RS256)));
+    good(
+        with_pem(),
+        "jku is not looked at",
+        format!("Bearer {}", rs(&header("RS256").and("jku", "\"http://127.0.0.1:9/\""), Algorithm::RS256)),
+    );
     let (b, _) = with_published();
     let ed = EncodingKey::from_ed_pem(ED).expect("a key");
     good(b, "published RSA", format!("Bearer {}", rs(&header("RS256").and("kid", "\"r1\""), Algorithm::RS256)));
     good(b, "published RSA without an id", format!("Bearer {}", rs(&header("RS512"), Algorithm::RS512)));
-    good(b, "published Ed25519", format!("Bearer {}", sign(&header("EdDSA").and("kid", "\"e1\"").text(), &claims().text(), Algorithm::EdDSA, &ed)));
+    good(
+        b,
+        "published Ed25519",
+        format!(
+            "Bearer {}",
+            sign(&header("EdDSA").and("kid", "\"e1\"").text(), &claims().text(), Algorithm::EdDSA, &ed)
+        ),
+    );
     for (name, algorithm) in [("HS256", Algorithm::HS256), ("HS384", Algorithm::HS384), ("HS512", Algorithm::HS512)] {
         good(b, name, format!("Bearer {}", sign(&header(name).text(), &claims().text(), algorithm, &secret(SECRET))));
     }
@@ -399,7 +487,8 @@ fn a_storm_of_unknown_ids_fetches_keys_once_in_five_seconds() {
                 let mut client = Client::new(port);
                 for n in 0..storm / 4 {
                     let head = URL_SAFE_NO_PAD.encode(header("RS256").and("kid", &format!("\"{thread}-{n}\"")).text());
-                    let answer = client.send("GET", PROBE, &[("Authorization", &format!("Bearer {head}.{rest}"))], None);
+                    let answer =
+                        client.send("GET", PROBE, &[("Authorization", &format!("Bearer {head}.{rest}"))], None);
                     let answer = answer.expect("an answer");
                     assert_eq!((answer.status, answer.error().as_str()), (401, "Unknown key ID"));
                 }
@@ -419,12 +508,15 @@ fn a_new_key_is_found_when_its_id_comes() {
     let address = listener.local_addr().expect("an address");
     let setup = Setup::clean().env("JWT_ENABLED", "on").env("JWT_ALGORITHM", "auto");
     let b = setup.env("JWT_JWKS_URL", &format!("http://{address}/keys")).env("JWT_JWKS_TIMEOUT_MS", "300").start();
-    eventually("it says that it could not read them", || b.log().contains("published keys cannot be read").then_some(()));
+    eventually("it says that it could not read them", || {
+        b.log().contains("published keys cannot be read").then_some(())
+    });
     let document = key_set();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let mut stream = stream;
-            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{document}", document.len());
+            let answer =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{document}", document.len());
             let _ = stream.write_all(answer.as_bytes());
         }
     });
@@ -518,17 +610,20 @@ fn the_subject_becomes_the_producer_and_nothing_of_the_body_does() {
         let answer = ask(b, &[&format!("Bearer {token}")], "POST", path, Some(body.as_bytes()));
         assert!(matches!(answer.status, 200 | 201), "{}", answer.text());
     };
-    let items = |key: &str| json!({"items": [{"queue": q, "transactionId": key, "payload": 1, "producerSub": "forged"}]});
+    let items =
+        |key: &str| json!({"items": [{"queue": q, "transactionId": key, "payload": 1, "producerSub": "forged"}]});
     send(&token_of("write-only", "svc-\u{e9}\"\\"), "/api/v1/push", items("a").to_string());
     send(&hs(&claims().without("sub")), "/api/v1/push", items("b").to_string());
     send(&hs(&claims().with("sub", "\"\"")), "/api/v1/push", items("c").to_string());
     let transaction = json!({"operations": [{"type": "push", "items": [{"queue": q, "transactionId": "d", "payload": 1, "producerSub": "forged"}]}]});
     send(&token_of("read-write", "tx"), "/api/v1/transaction", transaction.to_string());
-    let many: Vec<_> = (0..300).map(|n| json!({"queue": q, "transactionId": format!("m{n}"), "payload": "x".repeat(100)})).collect();
+    let many: Vec<_> =
+        (0..300).map(|n| json!({"queue": q, "transactionId": format!("m{n}"), "payload": "x".repeat(100)})).collect();
     send(&token_of("read-write", "many"), "/api/v1/push", json!({ "items": many }).to_string());
     let token = format!("Bearer {}", token_of("read-write", "reader"));
     let pop = ask(b, &[&token], "GET", &format!("/api/v1/pop/queue/{q}?batch=1000&autoAck=true"), None).json();
-    let subjects: Vec<_> = pop["messages"].as_array().expect("messages").iter().map(|m| m["producerSub"].clone()).collect();
+    let subjects: Vec<_> =
+        pop["messages"].as_array().expect("messages").iter().map(|m| m["producerSub"].clone()).collect();
     assert_eq!(subjects.len(), 304);
     assert_eq!(subjects[..4], [json!("svc-é\"\\"), json!(null), json!(null), json!("tx")]);
     assert!(subjects[4..].iter().all(|subject| subject == "many"));
@@ -559,8 +654,78 @@ fn a_server_side_key_problem_is_a_500_with_its_text() {
     let b = setup.env("JWT_PUBLIC_KEY", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----").start();
     let rsa = format!("Bearer {}", rs(&header("RS256"), Algorithm::RS256));
     refused(&b, "a broken PEM", &[&rsa], 500, "invalid RSA public key PEM");
-    let ed = sign(&header("EdDSA").text(), &claims().text(), Algorithm::EdDSA, &EncodingKey::from_ed_pem(ED).expect("a key"));
+    let ed = sign(
+        &header("EdDSA").text(),
+        &claims().text(),
+        Algorithm::EdDSA,
+        &EncodingKey::from_ed_pem(ED).expect("a key"),
+    );
     refused(&b, "a broken PEM", &[&format!("Bearer {ed}")], 500, "invalid Ed public key PEM");
     refused(&b, "no secret", &[&format!("Bearer {}", hs(&claims()))], 500, "HS secret not configured");
     assert!(b.log().contains("neither an RSA nor an Ed25519 public key"), "{}", b.log());
+}
+
+/// Redirects are not followed, a certificate nobody vouches for is not believed, and a document that is too long or none
+/// at all replaces nothing.
+#[test]
+fn keys_come_from_the_named_place_or_not_at_all() {
+    let (good, fetches) = publish(key_set());
+    let serve = |answer: String| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut lines = BufReader::new(stream.try_clone().expect("dup")).lines();
+                while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        address
+    };
+    let with = |status: &str, body: &str| {
+        format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+    };
+    let redirect =
+        serve(format!("HTTP/1.1 302 Found\r\nLocation: {good}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"));
+    let long = serve(with("200 OK", &format!("{}{}", " ".repeat(1 << 20), key_set())));
+    let wrong = serve(with("200 OK", "{\"nothing\":1}"));
+    let failing = serve(with("500 Oops", &key_set()));
+    let secured = {
+        use rustls::pki_types::pem::PemObject;
+        let cert = rustls::pki_types::CertificateDer::from_pem_slice(include_bytes!("../keys/server.pem"))
+            .expect("a certificate");
+        let key =
+            rustls::pki_types::PrivateKeyDer::from_pem_slice(include_bytes!("../keys/server.key")).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions");
+        let config = Arc::new(config.with_no_client_auth().with_single_cert(vec![cert], key).expect("a pair"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut tls = rustls::ServerConnection::new(config.clone()).expect("a session");
+                let mut tls = rustls::Stream::new(&mut tls, &mut stream);
+                let _ = tls.write_all(with("200 OK", &key_set()).as_bytes());
+            }
+        });
+        address
+    };
+    let token = format!("Bearer {}", rs(&header("RS256").and("kid", "\"r1\""), Algorithm::RS256));
+    for url in [
+        format!("http://{redirect}/keys"),
+        format!("http://{long}/keys"),
+        format!("http://{wrong}/keys"),
+        format!("http://{failing}/keys"),
+        format!("https://localhost:{}/keys", secured.port()),
+        "ftp://127.0.0.1/keys".to_owned(),
+        "nonsense".to_owned(),
+    ] {
+        let setup = Setup::clean().env("JWT_ENABLED", "on").env("JWT_ALGORITHM", "RS256").env("JWT_JWKS_URL", &url);
+        let b = setup.start();
+        eventually("it says so", || b.log().contains("published keys cannot be read").then_some(()));
+        refused(&b, &url, &[&token], 401, "Unknown key ID");
+    }
+    assert_eq!(fetches.load(Ordering::SeqCst), 0, "no redirect was followed");
 }

@@ -17,7 +17,13 @@ fn keys() -> KeyHasher {
 }
 
 fn planned<'a>(parsed: &Parsed<'a>) -> Plan {
-    plan(Sender { tenant: TenantId::DEFAULT, producer: None }, parsed, &ids(parsed.items.len()), &keys(), 1)
+    plan(
+        Sender { tenant: TenantId::DEFAULT, producer: None, cipher: None },
+        parsed,
+        &ids(parsed.items.len()),
+        &keys(),
+        1,
+    )
 }
 
 fn stored(base: i64) -> DraftVerdict {
