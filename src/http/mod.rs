@@ -22,6 +22,8 @@ pub mod reply;
 pub mod resources;
 pub mod routes;
 pub mod status;
+#[doc(hidden)]
+pub mod targets;
 pub mod transaction;
 
 use bytes::Bytes;

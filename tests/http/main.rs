@@ -13,6 +13,7 @@ mod embedded;
 mod encryption;
 mod groups;
 mod health;
+mod hostile;
 mod invariants;
 mod lease;
 mod lifecycle;
