@@ -42,6 +42,9 @@ const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
 const LAG_PERIOD: Duration = Duration::from_millis(100);
 /// Between two questions for a queue's flag while the store does not answer.
 const FLAG_RETRY: Duration = Duration::from_secs(1);
+/// What happened to queues is reported so often, the busiest ones where there are more than so many.
+const REPORT_PERIOD: Duration = Duration::from_secs(1);
+const REPORT_QUEUES_MAX: usize = 1000;
 /// Pause before a full mailbox is tried again.
 const LATE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -53,12 +56,13 @@ pub enum Answer {
     Woken,
 }
 
-/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else.
+/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else. The
+/// last three are one where connections are scarce.
 struct Connections {
-    append: Conn,
-    moves: Conn,
-    bundle: Conn,
-    cold: Conn,
+    append: Rc<Conn>,
+    moves: Rc<Conn>,
+    bundle: Rc<Conn>,
+    cold: Rc<Conn>,
 }
 
 /// What a connection of this core can reach. Lives on its thread.
@@ -363,14 +367,15 @@ impl Core {
             Mail::Verdict { slot, verdict } => self.answer(slot, Answer::Verdict(verdict)),
             Mail::Wake { slot } => self.answer(slot, Answer::Woken),
             Mail::StateReply { slot, reply } => self.answer(slot, Answer::State(reply)),
-            Mail::StoreReady { target, hash_secret } => {
-                let name = |role: &str| format!("queen {} shard {} {role}", self.config.server_id, self.index);
-                let _ = self.store.set(Rc::new(Connections {
-                    append: Conn::new(target.clone(), name("push")),
-                    moves: Conn::new(target.clone(), name("pop")),
-                    bundle: Conn::new(target.clone(), name("transaction")),
-                    cold: Conn::new(target, name("cold")),
-                }));
+            Mail::StoreReady { shared, target, hash_secret } => {
+                let conn = |role: &str| {
+                    let name = format!("queen {} shard {} {role}", self.config.server_id, self.index);
+                    Rc::new(Conn::new(target.clone(), name))
+                };
+                let (append, moves) = (conn("push"), conn("pop"));
+                let (bundle, cold) =
+                    if shared { (moves.clone(), moves.clone()) } else { (conn("transaction"), conn("cold")) };
+                let _ = self.store.set(Rc::new(Connections { append, moves, bundle, cold }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
             }
             Mail::Pulse { clock } => {
@@ -393,8 +398,9 @@ impl Core {
 
     fn count_connections(&self) {
         let Some(store) = self.store.get() else { return };
-        let open =
-            [&store.append, &store.moves, &store.cold].iter().filter(|conn| conn.live().is_some()).count() as i64;
+        let mut own = vec![&store.append, &store.moves, &store.bundle, &store.cold];
+        own.dedup_by(|a, b| Rc::ptr_eq(a, b));
+        let open = own.iter().filter(|conn| conn.live().is_some()).count() as i64;
         self.metrics.shard(self.index).connections(open - self.connections.replace(open));
     }
 
@@ -434,6 +440,7 @@ impl Core {
             ..ShardConfig::default()
         });
         let (mut events, mut effects) = (Vec::new(), Vec::new());
+        let mut reported = now();
         loop {
             self.turn.wait().await;
             // Whoever is ready now adds to this turn: that is what fuses commits.
@@ -454,6 +461,10 @@ impl Core {
                 self.turn.ring();
             }
             self.gate.open();
+            if reported.plus(REPORT_PERIOD.as_micros() as u64) <= now() {
+                reported = now();
+                self.metrics.shard(self.index).busy_queues(shard.take_busy(REPORT_QUEUES_MAX));
+            }
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
         }

@@ -618,6 +618,10 @@ impl Shard {
         let gone = claim.start.min(claim.end.plus(1));
         let gone_bytes = bytes_of(&claim.records, granted, gone.plus(-1));
         claim.records.retain(|record| record.last() >= claim.start);
+        if let (Some(oldest), Some(job)) = (claim.records.first(), self.pops.get(at)) {
+            let (oldest, auto_ack) = (oldest.created_at, job.pop.auto_ack);
+            self.count_popped(lane, count(claim.start, claim.end) as u64, oldest, auto_ack);
+        }
         let Some(job) = self.pops.get_mut(at) else { return };
         job.batch_left += (gone.0 - granted.0) as u32;
         job.bytes_taken = job.bytes_taken.saturating_sub(gone_bytes);

@@ -94,6 +94,8 @@ pub struct Config {
     pub log_filter: String,
     pub log_json: bool,
     pub log_rates: Duration,
+    pub log_queues: usize,
+    pub metrics_flush: Duration,
     /// What to say about the configuration at boot, in order.
     pub boot_lines: Vec<BootLine>,
 }
@@ -190,6 +192,8 @@ impl Config {
             log_filter: log_filter(r),
             log_json: r.bool("QUEEN_LOG_JSON"),
             log_rates: ms(r.int("QUEEN_LOG_RATES_MS")),
+            metrics_flush: ms(r.int("METRICS_FLUSH_MS")),
+            log_queues: r.int("QUEEN_LOG_TOPN_QUEUES") as usize,
             boot_lines: Vec::new(),
         };
         r.holds("DEFAULT_TIMEOUT", config.pop_timeout.as_millis());

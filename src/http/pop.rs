@@ -39,7 +39,7 @@ const AUTOPILOT_PARTITIONS: u32 = 64;
 /// message is delivered however large it is.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// A parked pop asks again after this even without a wake; a discovery pop sooner, because queues come that it does not
-/// watch. Source: data plane 4.5, the periodic re-check.
+/// watch. The periodic re-check of data plane 4.5 is the engine's: each second, in memory, for all watches of a shard.
 const RECHECK: u64 = 5_000_000;
 const RECHECK_DISCOVERY: u64 = 1_000_000;
 /// How often a pop that waits for its batch to fill (minPopWaitTime) counts again, in memory.

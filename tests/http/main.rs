@@ -7,6 +7,7 @@ mod harness;
 
 mod bad_input;
 mod churn;
+mod commits;
 mod configure;
 mod dead_letters;
 mod embedded;
