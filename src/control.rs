@@ -71,7 +71,7 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
     });
     let target = match (&embedded, &control.shared.config.postgres) {
         (Some(embedded), _) => embedded.target(),
-        (None, Postgres::Server(config)) => Target::server((**config).clone()),
+        (None, Postgres::Server(config, trust)) => Target::server((**config).clone(), trust.as_ref())?,
         (None, Postgres::Embedded) => return Err("no embedded PostgreSQL was prepared".into()),
     };
     let about = match &embedded {

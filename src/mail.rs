@@ -37,6 +37,8 @@ pub enum Mail {
     Pulse {
         clock: Option<(Stamp, Micros)>,
     },
+    /// From the thread that fetches published keys: it has tried.
+    KeysFetched,
     Shutdown,
     // ---- to the control thread
     State {
@@ -67,6 +69,8 @@ pub struct Shared {
     pub config: Arc<crate::config::Config>,
     pub metrics: Arc<crate::telemetry::Metrics>,
     pub hub: Hub,
+    /// Published keys of tokens, when the settings use any.
+    pub published: Option<Arc<crate::auth::Jwks>>,
     /// Number of shards.
     pub shards: usize,
 }

@@ -50,6 +50,8 @@ pub enum StateFn {
     /// `http/fetch.rs`
     Fetch,
     ChangedPartitions,
+    /// `flags.rs`
+    QueueFlags,
     /// `http/lease.rs`
     ExtendLease,
     /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
@@ -147,6 +149,7 @@ impl StateFn {
             StateFn::GetMessage => "get_message",
             StateFn::Fetch => "fetch",
             StateFn::ChangedPartitions => "changed_partitions",
+            StateFn::QueueFlags => "queue_flags",
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",

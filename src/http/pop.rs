@@ -546,6 +546,7 @@ impl<'a> Taken<'a> {
             lease: self.lease,
             claims: &self.claims,
             policy,
+            cipher: self.core.cipher.as_ref(),
             autopilot: asking.autopilot.filter(|_| !policy.conflation),
         });
         match rendered {

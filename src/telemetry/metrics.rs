@@ -41,6 +41,8 @@ pub struct Metrics {
     shards: Box<[ShardMetrics]>,
     /// Most connections this broker may open.
     pub pool_size: u64,
+    /// QUEEN_ENCRYPTION_KEY is set and of no use.
+    pub key_malformed: bool,
 }
 
 macro_rules! counters {
@@ -250,7 +252,7 @@ impl Metrics {
     /// `pool_size`: most connections this broker may open (`DB_POOL_SIZE`).
     pub fn new(shards: usize, pool_size: usize) -> Metrics {
         let shards = (0..=shards).map(|_| ShardMetrics::default()).collect();
-        Metrics { started: Instant::now(), shards, pool_size: pool_size as u64 }
+        Metrics { started: Instant::now(), shards, pool_size: pool_size as u64, key_malformed: false }
     }
     /// The block of shard `i`; only its thread may count there.
     pub fn shard(&self, i: usize) -> &ShardMetrics {

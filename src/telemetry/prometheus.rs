@@ -22,6 +22,11 @@ fn process(page: &mut Page, metrics: &Metrics) {
     let sums = metrics.sums();
     page.gauge("queen_uptime_seconds", "Age of the process.", metrics.uptime_secs());
     page.gauge("queen_process_resident_memory_bytes", "Resident set.", resident_bytes());
+    page.gauge(
+        "queen_encryption_key_malformed",
+        "1: QUEEN_ENCRYPTION_KEY is set and of no use.",
+        u8::from(metrics.key_malformed),
+    );
     page.counter("queen_process_push_requests_total", "Push calls.", sums.push_requests);
     page.counter("queen_process_pop_requests_total", "Pop calls.", sums.pop_requests);
     page.counter("queen_process_ack_requests_total", "Ack calls.", sums.ack_requests);

@@ -1,5 +1,4 @@
-//! An older database: its schema, filled, is migrated at boot and used by everything that came since. Issue 3, how it is
-//! tested; style 7.
+//! An older database: its schema, filled, is migrated at boot and used by everything that came since.
 
 use crate::harness::{Setup, shared_postgres};
 use serde_json::{Value, json};

@@ -78,6 +78,11 @@ impl Postgres {
         }
     }
 
+    /// Everything of the cluster: data, WAL, log.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Makes an empty database and returns its name.
     pub fn create_database(&self) -> String {
         let name = super::unique("db").replace('-', "_");

@@ -53,6 +53,7 @@ fn answer(claims: &[Claim]) -> Answer<'_> {
         lease: Some(LEASE),
         claims,
         policy: Policy::default(),
+        cipher: None,
         autopilot: None,
     }
 }
