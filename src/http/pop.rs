@@ -370,7 +370,7 @@ fn nothing(core: &Core, asking: &Asking, policy: Policy) -> Response {
         return Response::empty(204);
     }
     let (queue, group) = (asking.queue(), &*asking.group);
-    let answer = render::Answer { queue, group, lease: None, claims: &[], policy, autopilot: None };
+    let answer = render::Answer { queue, group, lease: None, claims: &[], policy, cipher: None, autopilot: None };
     render::render(&answer).map_or_else(|_| Response::empty(204), |body| Response::json(200, body))
 }
 
