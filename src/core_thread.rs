@@ -6,7 +6,9 @@
 //! Holds: the engine is entered by one task only; no borrow lives across an await; what must cross a core goes by mail.
 
 use crate::config::Config;
+use crate::conn::{Budget, Share};
 use crate::gate::Gate;
+use crate::limits::INFLATED_BUDGET_BYTES;
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
@@ -66,6 +68,7 @@ pub struct Core {
     inbox: RefCell<Vec<Event>>,
     turn: Bell,
     gate: Gate,
+    inflated: Rc<Budget>,
     alarm: Bell,
     deadline: Cell<Option<Micros>>,
     store: OnceCell<Rc<Connections>>,
@@ -98,6 +101,7 @@ impl Core {
                 inbox: RefCell::default(),
                 turn: Bell::default(),
                 gate: Gate::new(TURN_BYTES),
+                inflated: Budget::new(INFLATED_BUDGET_BYTES),
                 alarm: Bell::default(),
                 deadline: Cell::new(None),
                 store: OnceCell::new(),
@@ -186,6 +190,11 @@ impl Core {
             self.turn.ring();
         }
         self.gate.pass(bytes).await
+    }
+
+    /// Room for what a request inflates; give it back by dropping it.
+    pub(crate) fn inflating(&self) -> Share {
+        self.inflated.share()
     }
 
     /// Sends a command to a shard (this one or another) and waits for its verdict.

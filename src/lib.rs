@@ -16,3 +16,4 @@ pub mod slots;
 pub mod state;
 pub mod store;
 pub mod telemetry;
+pub mod wire;

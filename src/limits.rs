@@ -79,6 +79,10 @@ pub const BACKLOG: i32 = 4096;
 /// Bytes of bodies in flight of one shard, beyond the free part of each. Over it reading pauses, except for one
 /// body at a time, so that partly read ones cannot block each other for ever.
 pub const BODY_BUDGET_BYTES: usize = 256 * MIB;
+/// Bytes that binary requests of one shard may have inflated at once, under the same rule: one may go beyond.
+pub const INFLATED_BUDGET_BYTES: usize = 256 * MIB;
+/// Inflated bytes of one request after which others run: about a millisecond.
+pub const INFLATE_TURN_BYTES: usize = MIB;
 /// How late a timeout may strike, and what the clock of connections costs: one wake a second and shard.
 pub const TICK: Duration = Duration::from_secs(1);
 /// Connections accepted without letting others run.

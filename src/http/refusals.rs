@@ -45,6 +45,10 @@ pub enum Refusal {
     // ---- input of a handler
     /// `{"error":"bad body: <message>"}`
     BadBody(String),
+    /// A binary body that would inflate to more than QUEEN_MAX_INFLATED_BYTES.
+    InflatedTooLarge {
+        limit: u64,
+    },
     /// A typed query parameter does not parse; plain text.
     BadQuery(String),
     /// 400 with this text.
@@ -106,6 +110,7 @@ impl Refusal {
             }
             Refusal::BadTenant => (400, text("invalid x-queen-tenant header (must be a UUID)")),
             Refusal::BadBody(why) => (400, Some(format!("bad body: {why}"))),
+            Refusal::InflatedTooLarge { limit } => (413, Some(format!("inflates to more than {limit} bytes"))),
             Refusal::BadQuery(why) => (400, Some(format!("bad query: {why}"))),
             Refusal::Invalid(why) => (400, Some(why.clone())),
             Refusal::NotFound(why) => (404, Some(why.clone())),
@@ -130,6 +135,16 @@ impl Refusal {
                 Response::json(status, r#"{"error":"Not Found","code":"no_such_route"}"#.as_bytes().to_vec())
             }
             _ => error(status, &text),
+        }
+    }
+}
+
+impl From<crate::wire::Refused> for Refusal {
+    fn from(refused: crate::wire::Refused) -> Refusal {
+        match refused {
+            crate::wire::Refused::Malformed(why) => Refusal::BadBody(why),
+            crate::wire::Refused::Control => Refusal::Invalid(super::push::parse::CONTROL_CHARACTERS.into()),
+            crate::wire::Refused::TooLarge { limit } => Refusal::InflatedTooLarge { limit },
         }
     }
 }

@@ -6,6 +6,7 @@
 mod harness;
 
 mod bad_input;
+mod binary;
 mod churn;
 mod configure;
 mod dead_letters;
@@ -24,4 +25,6 @@ mod resources;
 mod retention;
 mod transaction;
 mod transport;
+mod vectors;
+mod wire;
 mod worked_cases;

@@ -1,9 +1,9 @@
 //! From parsed items to what the owners get: keys, frames, one draft per partition, and each item's fate.
 
-use super::parse::Parsed;
+use super::parse::{Came, Parsed};
 use crate::http::json::text::uuid_text;
 use queen_shards::command::Draft;
-use queen_shards::frames::{FrameHead, FrameWriter};
+use queen_shards::frames::{self, FrameHead, FrameWriter};
 use queen_shards::ids::{Key, MessageId, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::place::LaneKey;
@@ -52,7 +52,11 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
         .map(|lane| {
             let (frames, keys) =
                 if lane.refused.is_some() { (0, 0) } else { (lane.frames_len, 16 * lane.items as usize) };
-            Build { frames: FrameWriter::with_capacity(frames), keys: Vec::with_capacity(keys), all_minted: true }
+            // What is added to messages (a producer, an envelope) is added where the item is framed below: a lane that
+            // has something to add starts without what came.
+            let came = lane.came.clone().filter(|_| lane.refused.is_none());
+            let frames = FrameWriter::with_capacity(if came.is_some() { 0 } else { frames });
+            Build { frames, came, count: 0, keys: Vec::with_capacity(keys), all_minted: true }
         })
         .collect();
     let mut leaders = Leaders::of(parsed);
@@ -73,15 +77,21 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
             build.all_minted = false;
             if let Some(leader) = leaders.leader_of(item.lane, key, i as u32) {
                 fates.push(Fate::Follows { leader });
+                build.take_apart();
                 continue;
             }
         }
-        fates.push(Fate::Leads { index: build.frames.count() });
+        fates.push(Fate::Leads { index: build.count });
+        build.count += 1;
         build.keys.extend_from_slice(&key.0.to_le_bytes());
-        build.frames.push(
-            &FrameHead { id: ids[i], trace: item.trace, transaction_id, ..FrameHead::default() },
-            item.payload.as_bytes(),
-        );
+        match item.frame {
+            Some(_) if build.came.is_some() => {}
+            Some(frame) => build.frames.push_frame(frame),
+            None => build.frames.push(
+                &FrameHead { id: ids[i], trace: item.trace, transaction_id, ..FrameHead::default() },
+                item.payload.as_bytes(),
+            ),
+        }
     }
     let mut plan =
         Plan { drafts: Vec::with_capacity(builds.len()), draft_of_lane: Vec::with_capacity(builds.len()), fates };
@@ -110,17 +120,34 @@ pub fn fates_without_keys(parsed: &Parsed<'_>) -> Vec<Fate> {
 }
 
 struct Build {
+    /// Messages that lead.
+    count: u32,
+    /// All of them so far, as a client packed them; taken apart by the first one that is left out.
+    came: Option<Came>,
     frames: FrameWriter,
     keys: Vec<u8>,
     all_minted: bool,
 }
 
 impl Build {
+    /// A message is left out: the frames before it go on as frames. Source: binary forms 8.4.
+    fn take_apart(&mut self) {
+        let Some(came) = self.came.take() else { return };
+        self.frames = FrameWriter::with_capacity(came.frames.len());
+        for range in frames::Frames::new(&came.frames).ranges().take(self.count as usize) {
+            self.frames.push_frame(&came.frames[range]);
+        }
+    }
+
     fn draft(self, lane: LaneKey, zstd_level: i32) -> Draft {
+        if let Some(Came { z, frames }) = self.came {
+            let (keys, count) = (self.keys.into(), self.count);
+            return Draft { lane, count, keys, all_minted: self.all_minted, packed: Some(z), flags: 0, frames };
+        }
         let packed = pack(self.frames.as_slice(), zstd_level);
         Draft {
             lane,
-            count: self.frames.count(),
+            count: self.count,
             keys: self.keys.into(),
             all_minted: self.all_minted,
             packed: packed.map(Into::into),
