@@ -9,8 +9,10 @@
 mod answer;
 mod args;
 mod compare;
+mod framed;
 mod load;
 mod machine;
+mod packed;
 mod payload;
 mod poller;
 mod process;

@@ -89,7 +89,8 @@ fn every_request_is_answered_as_the_index_says() {
     let (mut answered, mut riders) = (0, 0);
     for vector in index["vectors"].as_array().unwrap() {
         let kind = vector["kind"].as_str().unwrap();
-        if !["push", "transaction"].contains(&kind) || vector["answer"].is_null() {
+        let of_a_scenario = vector["id"].as_str().unwrap().starts_with("scen-");
+        if !["push", "transaction"].contains(&kind) || vector["answer"].is_null() || of_a_scenario {
             continue;
         }
         // A rider's own room answers for it; until it is there, the refusal says so, and nothing is stored.

@@ -51,10 +51,19 @@ async fn read(core: &Rc<Core>, request: &Request, share: &mut Share) -> Result<R
     }
     let groups = packed::walk(&rest, open.raw_len, limit)?;
     let frames = inflate(core, &groups, open.raw_len, share).await?;
-    let (mut lanes, mut items, mut ids) = (Lanes::default(), Vec::new(), Vec::new());
-    of_packed(&rest, &groups, &frames, &mut lanes, &mut items, &mut ids)?;
-    let parsed = Parsed { items, lanes: lanes.list };
+    let (parsed, ids) = parse_packed(&rest, &groups, &frames)?;
     Ok(super::finish(core, request, &parsed, &ids, open.counts).await)
+}
+
+/// The messages of packed wire groups and their ids. `frames`: of each group, inflated; every one of them is checked.
+pub fn parse_packed<'a>(
+    rest: &'a Bytes,
+    groups: &[packed::Group<'a>],
+    frames: &'a [Bytes],
+) -> Result<(Parsed<'a>, Vec<MessageId>), Refused> {
+    let (mut lanes, mut items, mut ids) = (Lanes::default(), Vec::new(), Vec::new());
+    of_packed(rest, groups, frames, &mut lanes, &mut items, &mut ids)?;
+    Ok((Parsed { items, lanes: lanes.list }, ids))
 }
 
 /// The frames of all wire groups. Waits for the shard's budget, then for its turn; `spent`: what the request holds.

@@ -258,3 +258,21 @@ fn a_transaction_has_a_head_and_packed_groups() {
     assert!(transaction::open(b"QPB1\0\0\0\0\0").is_err());
     assert!(push::open(&Bytes::from_static(b"QTB1\0\0\0\0\0"), LIMIT).is_err());
 }
+
+/// What fuzzing found worth keeping, and all vectors.
+#[test]
+fn the_corpus_is_replayed() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = |dir: &str| -> Vec<Vec<u8>> {
+        let entries = std::fs::read_dir(root.join(dir)).unwrap_or_else(|e| panic!("{dir}: {e}"));
+        entries.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
+    };
+    let vectors = files("tests/vectors");
+    for (target, run) in
+        [("push_body", targets::push_body as fn(&[u8])), ("transaction_body", targets::transaction_body), ("frames", targets::frames), ("zstd", targets::zstd)]
+    {
+        let corpus = files(&format!("fuzz/corpus/{target}"));
+        assert!(!corpus.is_empty(), "{target}");
+        vectors.iter().chain(&corpus).for_each(|data| run(data));
+    }
+}

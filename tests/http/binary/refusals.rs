@@ -18,7 +18,7 @@ fn is_there(b: &Broker, queue: &str) -> bool {
 }
 
 fn two(queue: &str, second: &str) -> Vec<Item> {
-    vec![Item::new(queue, "p", "a", "1"), Item::new(queue, "q", "b", second)]
+    vec![Item::new(queue, "p", "key-a", "1"), Item::new(queue, "q", "key-b", second)]
 }
 
 rules! {
