@@ -2,7 +2,11 @@
 
 mod timing;
 
-use queen::http::push::{answer::answer, parse::parse, plan::plan};
+use queen::http::push::{
+    answer::answer,
+    parse::parse,
+    plan::{Sender, plan},
+};
 use queen_shards::command::DraftVerdict;
 use queen_shards::ids::{MessageId, Offset, TenantId};
 use queen_shards::key::KeyHasher;
@@ -11,6 +15,7 @@ use serde_json::value::RawValue;
 
 const MESSAGES: usize = 100;
 const ZSTD_LEVEL: i32 = 1;
+const SENDER: Sender<'static> = Sender { tenant: TenantId::DEFAULT, producer: None };
 
 #[derive(Deserialize)]
 struct RawBody<'a> {
@@ -64,9 +69,9 @@ fn main() {
         });
         let parsed = parse(&body).expect("a good body");
         timing::per_item(&name("plan and pack"), MESSAGES, || {
-            plan(TenantId::DEFAULT, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+            plan(SENDER, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
         });
-        let plan = plan(TenantId::DEFAULT, &parsed, &ids, &keys, ZSTD_LEVEL);
+        let plan = plan(SENDER, &parsed, &ids, &keys, ZSTD_LEVEL);
         let stored = DraftVerdict::Stored { base: Offset(1_000_000), duplicates: vec![] };
         let verdicts = vec![stored; parsed.lanes.len()];
         timing::per_item(&name("answer"), MESSAGES, || answer(&parsed, &ids, &plan.fates, &verdicts).len());

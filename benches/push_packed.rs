@@ -3,7 +3,11 @@
 mod timing;
 
 use bytes::Bytes;
-use queen::http::push::{binary::parse_packed, parse::parse, plan::plan};
+use queen::http::push::{
+    binary::parse_packed,
+    parse::parse,
+    plan::{Sender, plan},
+};
 use queen::wire::{packed, push};
 use queen_shards::frames::{FrameHead, FrameWriter};
 use queen_shards::ids::{MessageId, TenantId};
@@ -11,13 +15,19 @@ use queen_shards::key::KeyHasher;
 
 const MESSAGES: usize = 100;
 const ZSTD_LEVEL: i32 = 1;
+const SENDER: Sender<'static> = Sender { tenant: TenantId::DEFAULT, producer: None };
 const LIMIT: u64 = 64 << 20;
 
 /// A document of about 256 bytes of which a third differs from message to message.
 fn payload(n: usize) -> String {
-    let noise = |k: u64| format!("{:016x}", (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(k as u32 * 7));
+    let noise =
+        |k: u64| format!("{:016x}", (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(k as u32 * 7));
     let lines: Vec<String> = (0..3).map(|k| format!(r#"{{"sku":"{}","cents":{}}}"#, noise(k), 1000 + n)).collect();
-    format!(r#"{{"order":"{}","lines":[{}],"note":"leave at the door, ring twice; leave at the door"}}"#, noise(9), lines.join(","))
+    format!(
+        r#"{{"order":"{}","lines":[{}],"note":"leave at the door, ring twice; leave at the door"}}"#,
+        noise(9),
+        lines.join(",")
+    )
 }
 
 fn key(n: usize) -> String {
@@ -34,7 +44,8 @@ fn json_body() -> Vec<u8> {
 fn packed_body() -> Bytes {
     let mut frames = FrameWriter::default();
     for n in 0..MESSAGES {
-        let head = FrameHead { id: MessageId(0x0199 << 112 | n as u128), transaction_id: &key(n), ..FrameHead::default() };
+        let head =
+            FrameHead { id: MessageId(0x0199 << 112 | n as u128), transaction_id: &key(n), ..FrameHead::default() };
         frames.push(&head, payload(n).as_bytes());
     }
     let z = zstd::bulk::compress(frames.as_slice(), ZSTD_LEVEL).expect("room");
@@ -49,7 +60,7 @@ fn main() {
     let json = json_body();
     timing::per_item("JSON: read, plan and pack", MESSAGES, || {
         let parsed = parse(&json).expect("a good body");
-        plan(TenantId::DEFAULT, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+        plan(SENDER, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
     });
     let body = packed_body();
     let groups = || {
@@ -69,6 +80,6 @@ fn main() {
         let groups = packed::walk(&rest, 0, LIMIT).expect("good groups");
         let frames = [groups[0].inflate(0).expect("a good frame")];
         let (parsed, ids) = parse_packed(&rest, &groups, &frames).expect("good messages");
-        plan(TenantId::DEFAULT, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+        plan(SENDER, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
     });
 }

@@ -71,7 +71,11 @@ impl Opened {
                     frame.take(17)?;
                     let transaction_id = frame.text()?;
                     if (claim.start..=claim.end).contains(&offset) {
-                        each(Message { transaction_id, partition_id: claim.partition_id.as_bytes(), stamp: stamp(frame.0) });
+                        each(Message {
+                            transaction_id,
+                            partition_id: claim.partition_id.as_bytes(),
+                            stamp: stamp(frame.0),
+                        });
                         delivered += 1;
                     }
                 }
@@ -112,7 +116,8 @@ mod tests {
     /// The answer of the contract's own vectors: two claims, three records, the last claim ends inside its record.
     #[test]
     fn the_vectors_are_read() {
-        let vector = |name: &str| std::fs::read(format!("{}/../tests/vectors/{name}.bin", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let vector =
+            |name: &str| std::fs::read(format!("{}/../tests/vectors/{name}.bin", env!("CARGO_MANIFEST_DIR"))).unwrap();
         let of = |name: &str| {
             let opened = open(&vector(name)).unwrap();
             let mut all = Vec::new();

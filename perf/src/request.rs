@@ -125,8 +125,9 @@ impl PushTemplate {
 pub fn pop(host: &str, queue: &str, scenario: &Scenario, wait_ms: u64) -> Vec<u8> {
     let Scenario { pop_batch, pop_partitions, .. } = scenario;
     let frames = if scenario.framed { "&frames=true" } else { "" };
-    let path =
-        format!("/api/v1/pop/queue/{queue}?batch={pop_batch}&partitions={pop_partitions}&wait=true&timeout={wait_ms}{frames}");
+    let path = format!(
+        "/api/v1/pop/queue/{queue}?batch={pop_batch}&partitions={pop_partitions}&wait=true&timeout={wait_ms}{frames}"
+    );
     head("GET", &path, host, None)
 }
 

@@ -15,7 +15,7 @@ use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
     BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX, MERGE_DRAFT_BYTES,
-    MERGE_PACKED_MESSAGES,    REREAD_WAIT_US,
+    MERGE_PACKED_MESSAGES, REREAD_WAIT_US,
 };
 use crate::recall::kept_from;
 use crate::repack::{self, Packed};

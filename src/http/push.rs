@@ -43,9 +43,10 @@ async fn finish(
     ids: &[MessageId],
     counts: bool,
 ) -> Response {
+    let sender = plan::Sender { tenant: request.tenant, producer: None };
     let (fates, verdicts) = match core.keys() {
         Some(keys) => {
-            let plan = plan::plan(request.tenant, parsed, ids, keys, core.config.zstd_level);
+            let plan = plan::plan(sender, parsed, ids, keys, core.config.zstd_level);
             let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane).await;
             (plan.fates, verdicts)
         }

@@ -128,7 +128,8 @@ impl Work {
         if let Some(why) = parsed.pushes.lanes.iter().find_map(|lane| lane.refused) {
             return Err(db_error(why));
         }
-        let plan = plan::plan(request.tenant, &parsed.pushes, ids, keys, core.config.zstd_level);
+        let sender = plan::Sender { tenant: request.tenant, producer: None };
+        let plan = plan::plan(sender, &parsed.pushes, ids, keys, core.config.zstd_level);
         let mut sets: Vec<AckSet> = Vec::new();
         let mut set_of: HashMap<(PartitionId, &str), u32> = HashMap::new();
         let mut place_of_ack = Vec::with_capacity(parsed.acks.len());

@@ -63,6 +63,7 @@ fn item<'a>(fields: &mut Fields<'a>, ids: bool) -> Result<Item<'a>> {
     let transaction_id = if ids { Some(fields.text("transaction id")?).filter(|id| !id.is_empty()) } else { None };
     let len = fields.u32("payload length")?;
     let bytes = fields.bytes(len as usize, "payload")?;
-    let payload = document(bytes).map_err(|e| Refused::malformed(format!("the payload is not JSON: {}", e.describe(bytes))))?;
+    let payload =
+        document(bytes).map_err(|e| Refused::malformed(format!("the payload is not JSON: {}", e.describe(bytes))))?;
     Ok(Item { transaction_id, payload })
 }

@@ -77,7 +77,8 @@ fn environment(version: &str) -> Result<PathBuf, String> {
     std::fs::create_dir_all(target.join("clients")).map_err(|e| e.to_string())?;
     run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
     // Its packed and framed forms need zstd, which comes as an extra of its package.
-    let package = if version == "1.3.0" { format!("queen-mq=={version}") } else { format!("queen-mq[zstd]=={version}") };
+    let package =
+        if version == "1.3.0" { format!("queen-mq=={version}") } else { format!("queen-mq[zstd]=={version}") };
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &package]))?;
     std::fs::write(&ready, "").map_err(|e| e.to_string())?;
     Ok(python)

@@ -228,7 +228,9 @@ async fn a_transaction_acks_and_pushes(queen: &Queen) {
 async fn forms_meet_on_one_queue(one: &Queen, other: &Queen) {
     let queue = unique("rs-meet");
     let items = |range: std::ops::Range<i64>| -> Vec<PushItem> {
-        range.map(|n| PushItem::new(&queue, json!({"n": n, "text": "é🐝 \"x\""})).transaction_id(format!("k{n}"))).collect()
+        range
+            .map(|n| PushItem::new(&queue, json!({"n": n, "text": "é🐝 \"x\""})).transaction_id(format!("k{n}")))
+            .collect()
     };
     one.queue(&queue).push_items(items(0..40)).await.expect("push");
     let again = other.queue(&queue).push_items(items(20..60)).await.expect("push");

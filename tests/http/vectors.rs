@@ -97,7 +97,8 @@ fn every_request_is_answered_as_the_index_says() {
         let before = segments(&b);
         let got = send(&b, vector);
         let head = &vector["parse"]["head"];
-        let has_riders = ["kv", "timers"].iter().any(|rider| head[rider].as_array().is_some_and(|list| !list.is_empty()));
+        let has_riders =
+            ["kv", "timers"].iter().any(|rider| head[rider].as_array().is_some_and(|list| !list.is_empty()));
         if has_riders && got.0 == 403 {
             assert_eq!(got.1["success"], false, "{}", got.1);
             riders += 1;
@@ -163,7 +164,11 @@ fn assert_records(got: &[Record], want: &[Value], id: &Value) {
     for (got, want) in got.iter().zip(want) {
         assert_eq!((json!(got.base), json!(got.count)), (want["baseOffset"].clone(), want["count"].clone()), "{id}");
         if let Some(hash) = want["bytesSha256"].as_str() {
-            assert_eq!((json!(got.codec), sha256(&got.bytes).as_str()), (want["codec"].clone(), hash), "{id}: verbatim");
+            assert_eq!(
+                (json!(got.codec), sha256(&got.bytes).as_str()),
+                (want["codec"].clone(), hash),
+                "{id}: verbatim"
+            );
         }
         if let Some(hash) = want["inflatedSha256"].as_str() {
             assert_eq!(sha256(&got.inflated()), hash, "{id}");

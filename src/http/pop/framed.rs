@@ -42,7 +42,8 @@ pub fn render(answer: &Answer<'_>) -> Result<Vec<u8>, Damaged> {
     let head = Head { own: &own, queue: answer.queue, lease, group: answer.group, claims: claims().count() as u32 };
     let mut writer = Writer::new(&head, claims().map(room).sum());
     for claim in claims() {
-        let records = || claim.records.iter().map(|record| (record, wanted(claim, record))).filter(|(_, w)| !w.is_empty());
+        let records =
+            || claim.records.iter().map(|record| (record, wanted(claim, record))).filter(|(_, w)| !w.is_empty());
         writer.claim(&ClaimHead {
             partition: claim.partition,
             name: &claim.name,

@@ -93,13 +93,7 @@ pub fn counts(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
 }
 
 /// What becomes of the item at `i`.
-fn outcome(
-    parsed: &Parsed<'_>,
-    ids: &[MessageId],
-    fates: &[Fate],
-    verdicts: &[DraftVerdict],
-    i: usize,
-) -> Outcome {
+fn outcome(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict], i: usize) -> Outcome {
     let lane = parsed.items[i].lane as usize;
     match fates[i] {
         Fate::Refused => Outcome::Refused(parsed.lanes[lane].refused.unwrap_or("refused")),

@@ -21,6 +21,14 @@ const PACK_SAVES: usize = 10;
 /// Scratch of the compressor that is kept between requests.
 const SCRATCH_KEPT: usize = 1 << 20;
 
+/// Who sends, of what all items of a request share.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender<'a> {
+    pub tenant: TenantId,
+    /// `producerSub` of every message.
+    pub producer: Option<&'a str>,
+}
+
 /// What becomes of one item, as far as its body tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -45,16 +53,20 @@ pub struct Plan {
 /// Runs layer 1, and builds frames and keys once. `ids`: one minted id per item.
 ///
 /// Linear in the body. Source: data plane 3.4, 3.5; architecture 4.
-pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
+pub fn plan(sender: Sender<'_>, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
+    // What a client framed stays as it came unless something is added to its messages: then they are framed here, from
+    // their items, as those of any other form are. Source: binary forms 9, 15.3.
+    let as_it_came = sender.producer.is_none();
+    let of_producer = sender.producer.map_or(0, |text| 2 + text.len());
     let mut builds: Vec<Build> = parsed
         .lanes
         .iter()
         .map(|lane| {
-            let (frames, keys) =
-                if lane.refused.is_some() { (0, 0) } else { (lane.frames_len, 16 * lane.items as usize) };
-            // What is added to messages (a producer, an envelope) is added where the item is framed below: a lane that
-            // has something to add starts without what came.
-            let came = lane.came.clone().filter(|_| lane.refused.is_none());
+            let (frames, keys) = match lane.refused {
+                Some(_) => (0, 0),
+                None => (lane.frames_len + of_producer * lane.items as usize, 16 * lane.items as usize),
+            };
+            let came = lane.came.clone().filter(|_| lane.refused.is_none() && as_it_came);
             let frames = FrameWriter::with_capacity(if came.is_some() { 0 } else { frames });
             Build { frames, came, count: 0, keys: Vec::with_capacity(keys), all_minted: true }
         })
@@ -84,11 +96,17 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
         fates.push(Fate::Leads { index: build.count });
         build.count += 1;
         build.keys.extend_from_slice(&key.0.to_le_bytes());
-        match item.frame {
+        match item.frame.filter(|_| as_it_came) {
             Some(_) if build.came.is_some() => {}
             Some(frame) => build.frames.push_frame(frame),
             None => build.frames.push(
-                &FrameHead { id: ids[i], trace: item.trace, transaction_id, ..FrameHead::default() },
+                &FrameHead {
+                    id: ids[i],
+                    trace: item.trace,
+                    transaction_id,
+                    producer: sender.producer,
+                    ..FrameHead::default()
+                },
                 item.payload.as_bytes(),
             ),
         }
@@ -108,7 +126,7 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
         };
         queue = Some(name.clone());
         plan.draft_of_lane.push(Some(plan.drafts.len() as u32));
-        plan.drafts.push(build.draft(LaneKey::new(tenant, name, Arc::from(&*lane.partition)), zstd_level));
+        plan.drafts.push(build.draft(LaneKey::new(sender.tenant, name, Arc::from(&*lane.partition)), zstd_level));
     }
     plan
 }

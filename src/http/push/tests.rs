@@ -1,12 +1,13 @@
 use super::answer::answer;
 use super::parse::{Parsed, parse};
-use super::plan::{Fate, PACK_MIN, Plan, fates_without_keys, plan};
+use super::plan::{Fate, PACK_MIN, Plan, Sender, fates_without_keys, plan};
 use queen_shards::command::{DraftVerdict, Duplicate};
 use queen_shards::frames::Frames;
 use queen_shards::ids::{MessageId, Offset, TenantId};
 use queen_shards::key::KeyHasher;
 
 mod differential;
+mod packed;
 
 fn ids(n: usize) -> Vec<MessageId> {
     (0..n).map(|i| MessageId(0x01990a11_7c20_7d3e_8a41_5f0e6a7b1c00 + i as u128)).collect()
@@ -17,7 +18,7 @@ fn keys() -> KeyHasher {
 }
 
 fn planned<'a>(parsed: &Parsed<'a>) -> Plan {
-    plan(TenantId::DEFAULT, parsed, &ids(parsed.items.len()), &keys(), 1)
+    plan(Sender { tenant: TenantId::DEFAULT, producer: None }, parsed, &ids(parsed.items.len()), &keys(), 1)
 }
 
 fn stored(base: i64) -> DraftVerdict {

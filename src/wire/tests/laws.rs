@@ -15,8 +15,16 @@ fn text(out: &mut Vec<u8>, text: &str) {
 }
 
 fn document() -> impl Strategy<Value = String> {
-    prop::sample::select(vec!["null", "1e999", " {\"a\":[1,2,{}]} ", "\"\\ud800\"", "[]", "90071992547409931234", "\"é\""])
-        .prop_map(String::from)
+    prop::sample::select(vec![
+        "null",
+        "1e999",
+        " {\"a\":[1,2,{}]} ",
+        "\"\\ud800\"",
+        "[]",
+        "90071992547409931234",
+        "\"é\"",
+    ])
+    .prop_map(String::from)
 }
 
 fn messages() -> impl Strategy<Value = Vec<(u128, String, String)>> {
@@ -229,14 +237,20 @@ fn claims_over_the_limit_are_told_from_damage_and_cost_nothing() {
     assert_eq!(walk(&claim(30), LIMIT - 29), too_large, "with what the request has inflated before");
     assert_eq!(walk(&claim(30), LIMIT - 30), Ok(()));
     let sum = packed_groups(&vec![("q".into(), 1, frame(0xe0, &(LIMIT / 2).to_le_bytes(), &[0; 30])); 3]);
-    assert!(matches!(walk(&sum, 0), Err(Refused::Malformed(what)) if what.contains("claims more")), "30 bytes cannot be 512 KiB");
+    assert!(
+        matches!(walk(&sum, 0), Err(Refused::Malformed(what)) if what.contains("claims more")),
+        "30 bytes cannot be 512 KiB"
+    );
     let open = |raw_len: u32, z: &[u8]| {
         let body = [b"QPB1", &[1][..], &raw_len.to_le_bytes(), z].concat();
         push::open(&body.into(), LIMIT).map(drop)
     };
     assert_eq!(open(LIMIT as u32 + 1, b""), too_large);
     assert!(matches!(open(100, &squeeze(&[0; 99])), Err(Refused::Malformed(_))));
-    assert!(matches!(open(1000, &frame(0, &[0x60], &[0; 30])), Err(Refused::Malformed(_))), "30 raw bytes are not 1000");
+    assert!(
+        matches!(open(1000, &frame(0, &[0x60], &[0; 30])), Err(Refused::Malformed(_))),
+        "30 raw bytes are not 1000"
+    );
     for count in [u32::MAX, 1] {
         assert!(matches!(walk(&count.to_le_bytes(), 0), Err(Refused::Malformed(_))));
         assert!(matches!(plain::items(&count.to_le_bytes(), true), Err(Refused::Malformed(_))));
@@ -268,9 +282,12 @@ fn the_corpus_is_replayed() {
         entries.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
     };
     let vectors = files("tests/vectors");
-    for (target, run) in
-        [("push_body", targets::push_body as fn(&[u8])), ("transaction_body", targets::transaction_body), ("frames", targets::frames), ("zstd", targets::zstd)]
-    {
+    for (target, run) in [
+        ("push_body", targets::push_body as fn(&[u8])),
+        ("transaction_body", targets::transaction_body),
+        ("frames", targets::frames),
+        ("zstd", targets::zstd),
+    ] {
         let corpus = files(&format!("fuzz/corpus/{target}"));
         assert!(!corpus.is_empty(), "{target}");
         vectors.iter().chain(&corpus).for_each(|data| run(data));

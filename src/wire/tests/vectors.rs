@@ -197,7 +197,10 @@ fn stored_frames_are_read_as_the_index_says() {
         let got: Vec<_> = Frames::new(&bytes).collect::<Result<_, _>>().unwrap();
         assert_eq!(got.len(), want.len(), "{}", vector["id"]);
         for (got, want) in got.iter().zip(want) {
-            assert_eq!((got.range.start, got.flags), (want["at"].as_u64().unwrap() as usize, want["flags"].as_u64().unwrap() as u8));
+            assert_eq!(
+                (got.range.start, got.flags),
+                (want["at"].as_u64().unwrap() as usize, want["flags"].as_u64().unwrap() as u8)
+            );
             assert_eq!(id_text(got.id), want["messageId"]);
             assert_eq!((got.transaction_id, got.producer), (want["txn"].as_str().unwrap(), want["producer"].as_str()));
             assert_eq!(std::str::from_utf8(got.payload).unwrap(), want["payload"]);

@@ -188,7 +188,8 @@ fn a_damaged_record_is_a_fault_of_the_broker() {
     shared_postgres().query(&database, "update queen.segments set raw_len = raw_len + 1");
     b.restart();
     for frames in ["true", "false"] {
-        let answer = b.get(&format!("/api/v1/pop/queue/broken?frames={frames}&consumerGroup={frames}&subscriptionMode=all"));
+        let answer =
+            b.get(&format!("/api/v1/pop/queue/broken?frames={frames}&consumerGroup={frames}&subscriptionMode=all"));
         assert_eq!((answer.status, answer.error().as_str()), (500, "pop failed"), "frames={frames}");
     }
     assert!(b.log().contains("does not decode"), "{}", b.log());

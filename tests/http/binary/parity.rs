@@ -54,7 +54,10 @@ fn stored(b: &Broker, queue: &str, partition: &str) -> Vec<(i64, String, String)
     let json = b.pop_pinned(queue, partition, &query("as-json"));
     let framed = wire::pop_pinned(b, queue, partition, &query("as-frames")).pop;
     let list = |pop: &crate::harness::Pop| -> Vec<_> {
-        pop.messages.iter().map(|m| (m.id.clone(), m.offset, m.transaction_id.clone(), m.data.get().to_owned())).collect()
+        pop.messages
+            .iter()
+            .map(|m| (m.id.clone(), m.offset, m.transaction_id.clone(), m.data.get().to_owned()))
+            .collect()
     };
     let (json, framed) = (list(&json), list(&framed));
     assert_eq!(json, framed, "the same claim, rendered in two forms");
@@ -161,7 +164,7 @@ forms! {
         let q = unique("bin");
         let text = "lorem ipsum ".repeat(20);
         let of = |n: usize| {
-            let partition = if n / 100 % 2 == 0 { "a" } else { "b" };
+            let partition = if (n / 100).is_multiple_of(2) { "a" } else { "b" };
             Item::new(&q, partition, &format!("k{n}"), &format!("{{\"n\":{n},\"text\":\"{text}{n}\"}}"))
         };
         let verdicts = push(b, form, &(0..400).map(of).collect::<Vec<_>>());

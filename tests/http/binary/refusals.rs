@@ -131,7 +131,9 @@ fn bombs_cost_no_more_than_the_limit_allows() {
 #[test]
 fn the_limit_is_per_request_and_a_setting() {
     let b = Setup::clean().env("QUEEN_SHARDS", "1").env("QUEEN_MAX_INFLATED_BYTES", "10000").start();
-    let item = |partition: &str, n: usize| Item::new("limited", partition, &format!("k{n}"), &format!("\"{}\"", "x".repeat(4000)));
+    let item = |partition: &str, n: usize| {
+        Item::new("limited", partition, &format!("k{n}"), &format!("\"{}\"", "x".repeat(4000)))
+    };
     let one = [item("a", 1), item("b", 2)];
     let three = [item("a", 1), item("b", 2), item("c", 3)];
     for form in [Form::PlainZstd, Form::Packed] {
