@@ -81,6 +81,9 @@ pub const BACKLOG: i32 = 4096;
 pub const BODY_BUDGET_BYTES: usize = 256 * MIB;
 /// Bytes that binary requests of one shard may have inflated at once, under the same rule: one may go beyond.
 pub const INFLATED_BUDGET_BYTES: usize = 256 * MIB;
+/// What a message costs there beside its own bytes: its item, id, key and fate, and the table of repeated keys. It
+/// matters because 25 inflated bytes can be a message.
+pub const INFLATED_MESSAGE_BYTES: usize = 256;
 /// Inflated bytes of one request after which others run: about a millisecond.
 pub const INFLATE_TURN_BYTES: usize = MIB;
 /// How late a timeout may strike, and what the clock of connections costs: one wake a second and shard.

@@ -453,7 +453,7 @@ impl<'a> Load<'a> {
         let (tally, ack, sum) = (&mut self.tally, &mut self.ack, &mut self.popped_sum);
         ack.start();
         let (mut counted, mut last) = (0, None::<answer::Message>);
-        let each = |message: answer::Message| {
+        let each = of_one_answer(|message| {
             *sum = sum.wrapping_add(id_sum(message.transaction_id));
             let stamp = message.stamp.filter(|stamp| *stamp <= now);
             let at = if open_loop { stamp.unwrap_or(now) } else { now };
@@ -465,7 +465,7 @@ impl<'a> Load<'a> {
                 ack.add(last.transaction_id, last.partition_id, lease);
             }
             last = Some(message);
-        };
+        });
         let count = match &opened {
             Some(opened) => opened.messages(each),
             None => answer::messages(body, each),
@@ -561,6 +561,11 @@ fn transmit(connection: &mut Connection, poller: &Poller, token: usize, bytes: &
         }
     }
     Ok(())
+}
+
+/// A closure whose messages all borrow from the same answer.
+fn of_one_answer<'a, F: FnMut(answer::Message<'a>)>(each: F) -> F {
+    each
 }
 
 /// The beginning of a body, for a failure's text.

@@ -12,7 +12,7 @@ use crate::core_thread::Core;
 use crate::http::json::next_special;
 use crate::http::refusals::Refusal;
 use crate::http::{Request, Response};
-use crate::limits::INFLATE_TURN_BYTES;
+use crate::limits::{INFLATE_TURN_BYTES, INFLATED_MESSAGE_BYTES};
 use crate::rt;
 use crate::wire::{self, PUSH_TYPE, Refused, packed, plain};
 use bytes::Bytes;
@@ -74,7 +74,8 @@ pub(crate) async fn inflate(
     share: &mut Share,
 ) -> Result<Vec<Bytes>, Refused> {
     let total = groups.iter().map(|group| group.raw_len).sum::<u64>() as usize;
-    share.raise(spent as usize + total).await;
+    let messages = groups.iter().map(|group| group.n as usize).sum::<usize>();
+    share.raise(spent as usize + total + messages.saturating_mul(INFLATED_MESSAGE_BYTES)).await;
     core.pass(total).await;
     let mut frames = Vec::with_capacity(groups.len());
     let mut since = 0;
