@@ -12,7 +12,7 @@ use crate::core_thread::Core;
 use crate::http::json::next_special;
 use crate::http::refusals::Refusal;
 use crate::http::{Request, Response};
-use crate::limits::{INFLATE_TURN_BYTES, INFLATED_MESSAGE_BYTES};
+use crate::limits::{INFLATE_TURN_BYTES, INFLATED_FREE_BYTES, INFLATED_MESSAGE_BYTES};
 use crate::rt;
 use crate::wire::{self, PUSH_TYPE, Refused, packed, plain};
 use bytes::Bytes;
@@ -39,7 +39,7 @@ async fn read(core: &Rc<Core>, request: &Request, share: &mut Share) -> Result<R
     let limit = core.config.max_inflated_bytes as u64;
     let open = wire::push::open(&request.body, limit)?;
     if !open.packed || open.raw_len > 0 {
-        share.raise(open.raw_len as usize).await;
+        hold(share, open.raw_len as usize).await;
         core.pass(request.body.len().max(open.raw_len as usize)).await;
     }
     let rest = open.rest()?;
@@ -75,7 +75,7 @@ pub(crate) async fn inflate(
 ) -> Result<Vec<Bytes>, Refused> {
     let total = groups.iter().map(|group| group.raw_len).sum::<u64>() as usize;
     let messages = groups.iter().map(|group| group.n as usize).sum::<usize>();
-    share.raise(spent as usize + total + messages.saturating_mul(INFLATED_MESSAGE_BYTES)).await;
+    hold(share, spent as usize + total + messages.saturating_mul(INFLATED_MESSAGE_BYTES)).await;
     core.pass(total).await;
     let mut frames = Vec::with_capacity(groups.len());
     let mut since = 0;
@@ -88,6 +88,14 @@ pub(crate) async fn inflate(
         }
     }
     Ok(frames)
+}
+
+/// Waits for room for what a request inflates, all in all; a small one needs no leave, so that it never waits for a
+/// large one.
+async fn hold(share: &mut Share, bytes: usize) {
+    if INFLATED_FREE_BYTES < bytes {
+        share.raise(bytes - INFLATED_FREE_BYTES).await;
+    }
 }
 
 fn of_plain<'a>(groups: &[plain::Group<'a>], items: &[plain::Item<'a>]) -> Parsed<'a> {
