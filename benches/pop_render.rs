@@ -54,6 +54,7 @@ fn main() {
             group: "ledger",
             lease: Some(LeaseId(1 << 100)),
             claims: &claims,
+            policy: Default::default(),
             cipher: None,
             autopilot: None,
         };

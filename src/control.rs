@@ -213,6 +213,9 @@ impl Control {
         let control = self.clone();
         let changed = async move |tenant: TenantId, queue: &str| control.queue_changed(tenant, queue).await;
         rt::spawn(jobs::redrive(config.clone(), keys, call, changed));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
+        rt::spawn(jobs::count_queues(config.clone(), call));
         let control = self.clone();
         rt::spawn(jobs::measure_retained(config, async move |call: StateCall| control.call(&conn, &call).await));
     }

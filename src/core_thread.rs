@@ -10,6 +10,7 @@ use crate::cipher::Cipher;
 use crate::config::Config;
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
+use crate::limits::SILENT_STORE_MAX;
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
@@ -23,6 +24,7 @@ use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, Tenant
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
+use queen_shards::planted::{Bug, is};
 use queen_shards::sealed::Slice;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -507,6 +509,9 @@ impl Core {
             Effect::Append { commit, append } => {
                 let core = self.clone();
                 rt::spawn(async move {
+                    if is(Bug::AnswerBeforeCommit) {
+                        core.enter(Event::Appended { commit, result: Ok(crate::planted::believed(&append)) });
+                    }
                     let began = now();
                     let level = core.config.zstd_level;
                     let limit = core.config.push_commit_timeout;
@@ -522,7 +527,7 @@ impl Core {
                 let core = self.clone();
                 rt::spawn(async move {
                     let began = now();
-                    let limit = core.config.stmt_timeout;
+                    let limit = core.config.stmt_timeout.min(SILENT_STORE_MAX);
                     let result = core
                         .with_conn(|c| &c.moves, limit, async |client| store::move_cursors(client, &moves).await)
                         .await;
@@ -563,13 +568,26 @@ impl Core {
             Effect::Call { call, ask } => {
                 let core = self.clone();
                 rt::spawn(async move {
-                    let limit = core.config.stmt_timeout;
+                    let limit = core.patience(&ask);
                     let result =
                         core.with_conn(|c| &c.cold, limit, async |client| store::call(client, &ask).await).await;
                     core.enter(Event::Returned { call, result });
                 });
             }
         }
+    }
+
+    /// How long a call may take: pushes wait for what a lane must know, everything else must notice a silent store.
+    fn patience(&self, ask: &Call) -> Duration {
+        let limit = match ask {
+            Call::Provision { .. }
+            | Call::FindLane { .. }
+            | Call::ReadKeys { .. }
+            | Call::ReadRuns { .. }
+            | Call::ReadRunRows { .. } => self.config.push_commit_timeout,
+            _ => SILENT_STORE_MAX,
+        };
+        limit.min(self.config.stmt_timeout)
     }
 
     /// Sorts a slice on the helper thread, then stores its run, on a connection for that alone: the cold one would make

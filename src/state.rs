@@ -15,6 +15,7 @@ pub enum StateFn {
     GetQueue,
     QueueDepth,
     DeleteQueue,
+    DropQueue,
     ListNamespaces,
     ListTasks,
     ListPartitions,
@@ -69,8 +70,9 @@ pub enum StateFn {
     ForgetEvidence,
     CleanupPartitions,
     PurgeMetrics,
-    /// The control thread: measures the stored bytes of the next queue.
+    /// `jobs`: measures the stored bytes of the next queue; counts the next queue and its groups.
     MeasureRetained,
+    CountQueue,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,7 @@ impl StateFn {
             StateFn::GetQueue => "get_queue",
             StateFn::QueueDepth => "queue_depth",
             StateFn::DeleteQueue => "delete_queue",
+            StateFn::DropQueue => "drop_queue",
             StateFn::ListNamespaces => "list_namespaces",
             StateFn::ListTasks => "list_tasks",
             StateFn::ListPartitions => "list_partitions",
@@ -160,6 +163,7 @@ impl StateFn {
             StateFn::CleanupPartitions => "cleanup_partitions",
             StateFn::PurgeMetrics => "purge_metrics",
             StateFn::MeasureRetained => "measure_retained",
+            StateFn::CountQueue => "count_queue",
         }
     }
 }

@@ -15,7 +15,6 @@ use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
     BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX, MERGE_DRAFT_BYTES,
-    REREAD_WAIT_US,
 };
 use crate::recall::kept_from;
 use crate::repack::{self, Packed};
@@ -475,12 +474,7 @@ impl Shard {
             Ok(_) => self.forget_lane(at),
             Err(_) => {
                 self.fail_drafts(at);
-                // Still not known. The next push asks again, or else a timer: consumers wait for what may be there.
-                if let Some(lane) = self.lanes.slab.get_mut(at) {
-                    lane.state = LaneState::Unknown;
-                    lane.window_since = SINCE_NEVER;
-                    self.arm(self.now.plus(REREAD_WAIT_US), Timer::Reread { lane: at });
-                }
+                self.doubt(at);
             }
         }
     }

@@ -13,9 +13,9 @@ use crate::command::{DraftVerdict, Duplicate, Record};
 use crate::effect::{Call, LaneRow, StoreError};
 use crate::ids::{Offset, Stamp};
 use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER};
-use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, WINDOW_MARGIN_US};
+use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, REREAD_WAIT_US, WINDOW_MARGIN_US};
 use crate::sealed::Sealed;
-use crate::shard::Shard;
+use crate::shard::{Shard, Timer};
 use crate::slab::Ref;
 use crate::tail;
 
@@ -46,7 +46,13 @@ impl Shard {
                     }
                 }
             }
-            Err(_) => lanes.into_iter().for_each(|at| self.fail_drafts(at)),
+            Err(_) => {
+                for at in lanes {
+                    self.fail_drafts(at);
+                    // A known one was asked for because its last commit has no outcome: that is still so.
+                    self.doubt(at);
+                }
+            }
         }
     }
 
@@ -86,6 +92,15 @@ impl Shard {
         }
         self.prepare(at);
         self.offer_all(at);
+    }
+
+    /// A lane of which nothing is known since a commit without an answer, and that could not be read. The next push
+    /// asks again, or else a timer: consumers wait for what may be there.
+    pub(crate) fn doubt(&mut self, at: Ref) {
+        let Some(lane) = self.lanes.slab.get_mut(at).filter(|lane| lane.id.0 != 0) else { return };
+        lane.state = LaneState::Unknown;
+        lane.window_since = SINCE_NEVER;
+        self.arm(self.now.plus(REREAD_WAIT_US), Timer::Reread { lane: at });
     }
 
     /// Every waiting draft of a lane is answered `failed`.
@@ -239,3 +254,6 @@ impl Shard {
 pub(crate) fn kept_from(floor: Stamp) -> Stamp {
     Stamp(floor.0 - WINDOW_MARGIN_US)
 }
+
+#[cfg(test)]
+mod tests;

@@ -80,6 +80,10 @@ pub struct Config {
     pub pop_timeout: Duration,
     /// Start of a group whose pop names no mode. Never [`Start::At`].
     pub default_start: Start,
+    /// Pops that ask for it get chosen what they leave open.
+    pub autopilot: bool,
+    /// Messages that it chooses.
+    pub autopilot_batch: u32,
     // Jobs.
     pub stats_interval: Duration,
     pub retention_interval: Duration,
@@ -181,6 +185,8 @@ impl Config {
                 None => first_timeout,
             }),
             default_start: default_start(r),
+            autopilot: autopilot(r),
+            autopilot_batch: r.int("QUEEN_POP_AUTOPILOT_BATCH") as u32,
             stats_interval: ms(r.int("STATS_INTERVAL_MS")),
             retention_interval: ms(r.int("RETENTION_INTERVAL")),
             retention_batch_size: r.int("RETENTION_BATCH_SIZE") as u32,
@@ -200,7 +206,6 @@ impl Config {
         for setting in settings::rows().filter(|s| s.force != Force::Live) {
             r.check(setting);
         }
-        autopilot(r);
         if !reader.fatal.is_empty() {
             return Err(reader.fatal);
         }
@@ -347,12 +352,18 @@ fn log_filter(r: &mut Reader) -> String {
     if filter.is_empty() { level } else { filter }
 }
 
-/// The mode of the autopilot is strict text. Source: operations 1.1.4.
-fn autopilot(r: &mut Reader) {
+/// The mode of the autopilot is strict text; `shadow` computes, applies nothing and says nothing, so nothing is computed.
+/// Source: operations 1.1.4; state plane 6.2.
+fn autopilot(r: &mut Reader) -> bool {
     let text = r.text("QUEEN_POP_AUTOPILOT");
-    let mode = text.trim();
-    if !mode.is_empty() && mode != "shadow" && read::parse_bool(mode).is_none() {
-        r.fatal.push(format!("QUEEN_POP_AUTOPILOT=\"{text}\" is not a mode (expected on, shadow, off or a boolean)"));
+    match text.trim() {
+        "" => true,
+        "shadow" => false,
+        mode => read::parse_bool(mode).unwrap_or_else(|| {
+            let why = "is not a mode (expected on, shadow, off or a boolean)";
+            r.fatal.push(format!("QUEEN_POP_AUTOPILOT=\"{text}\" {why}"));
+            false
+        }),
     }
 }
 

@@ -75,6 +75,15 @@ fn strict_numbers_are_fatal() {
 }
 
 #[test]
+fn the_autopilot_is_on_unless_told_otherwise() {
+    let mode = |text: &str| ok(&[("QUEEN_POP_AUTOPILOT", text)]).autopilot;
+    assert!(ok(&[]).autopilot && mode("on") && mode("true") && mode(""));
+    assert!(!mode("off") && !mode("0") && !mode("shadow"));
+    assert_eq!((ok(&[]).autopilot_batch, ok(&[("QUEEN_POP_AUTOPILOT_BATCH", "7")]).autopilot_batch), (100, 7));
+    fatal(&[("QUEEN_POP_AUTOPILOT_BATCH", "10001")], "QUEEN_POP_AUTOPILOT_BATCH");
+}
+
+#[test]
 fn the_default_timeout_beats_its_second_name() {
     let ms = |vars: &[(&str, &str)]| ok(vars).pop_timeout.as_millis();
     assert_eq!(ms(&[]), 30_000);

@@ -83,6 +83,8 @@ counters! {
     ack_failed,
     /// Messages moved to the dead letters.
     dead_lettered,
+    /// Messages that conflating groups completed without seeing them.
+    conflated,
     transactions,
     db_errors,
     pop_targeted,
@@ -156,6 +158,10 @@ impl ShardMetrics {
     }
     pub fn dead_lettered(&self, messages: u64) {
         add(&self.cells.dead_lettered, messages);
+    }
+    /// Messages that acks of conflating leases retired undelivered.
+    pub fn conflated(&self, messages: u64) {
+        add(&self.cells.conflated, messages);
     }
     pub fn transaction(&self) {
         add(&self.cells.transactions, 1);

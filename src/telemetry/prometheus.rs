@@ -33,6 +33,8 @@ fn process(page: &mut Page, metrics: &Metrics) {
     page.counter("queen_process_push_messages_total", "Messages pushed.", sums.push_messages);
     page.counter("queen_process_pop_messages_total", "Messages delivered.", sums.pop_messages);
     page.counter("queen_process_ack_messages_total", "Messages acked, auto-acked ones included.", sums.ack_messages);
+    let conflated = "Messages that conflating groups retired undelivered.";
+    page.counter("queen_process_conflated_messages_total", conflated, sums.conflated);
     page.counter("queen_pop_targeted_total", "Pops aimed at one hinted partition.", sums.pop_targeted);
     page.counter("queen_pop_wildcard_total", "Pops that searched candidates.", sums.pop_wildcard);
     page.counter("queen_pop_fill_wait_total", "Pops held back to fill a batch.", sums.fill_waits);

@@ -27,10 +27,27 @@ pub struct Answer<'a> {
     /// `None` with autoAck.
     pub lease: Option<LeaseId>,
     pub claims: &'a [Claim],
+    pub policy: Policy,
     /// Opens what is encrypted; `None` without a key.
     pub cipher: Option<&'a Cipher>,
     /// Width and batch that autopilot chose, to be echoed.
     pub autopilot: Option<(u32, u32)>,
+}
+
+/// What an answer says of conflation; a key is there only when it is true. Source: data plane 4.10.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// What was delivered, or would have been, was the newest of each partition.
+    pub conflation: bool,
+    /// The request says otherwise than the group's record.
+    pub conflict: bool,
+}
+
+impl Policy {
+    /// Whether an empty answer needs a body to say it.
+    pub fn speaks(self) -> bool {
+        self.conflation || self.conflict
+    }
 }
 
 /// A stored record that cannot be delivered.
@@ -96,6 +113,12 @@ pub fn render(answer: &Answer<'_>) -> Result<Vec<u8>, Damaged> {
     }
     out.extend_from_slice(b"],\"partitionsClaimed\":");
     push_int(&mut out, delivering);
+    if answer.policy.conflation {
+        out.extend_from_slice(b",\"conflation\":true");
+    }
+    if answer.policy.conflict {
+        out.extend_from_slice(b",\"conflationConflict\":true");
+    }
     if let Some((partitions, batch)) = answer.autopilot {
         out.extend_from_slice(b",\"autopilot\":{\"partitions\":");
         push_int(&mut out, partitions);

@@ -3,6 +3,7 @@
 use super::parse::Parsed;
 use crate::cipher::{Cipher, envelope_len};
 use crate::http::json::text::uuid_text;
+use crate::planted;
 use queen_shards::command::Draft;
 use queen_shards::frames::{FrameHead, FrameWriter};
 use queen_shards::ids::{Key, MessageId, TenantId};
@@ -99,9 +100,10 @@ pub fn plan(sender: Sender<'_>, parsed: &Parsed<'_>, ids: &[MessageId], keys: &K
         build.keys.extend_from_slice(&key.0.to_le_bytes());
         let cipher = sender.cipher.filter(|_| parsed.lanes[item.lane as usize].encrypted);
         let sealed = cipher.is_some_and(|cipher| seals(cipher, item.payload, &mut envelope));
+        let payload = planted::payload(item.payload);
         build.frames.push(
             &FrameHead { id: ids[i], trace: item.trace, transaction_id, producer: sender.producer, encrypted: sealed },
-            if sealed { &envelope } else { item.payload.as_bytes() },
+            if sealed { &envelope } else { payload.as_bytes() },
         );
     }
     let mut plan =

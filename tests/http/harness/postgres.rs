@@ -119,6 +119,26 @@ impl Postgres {
         }
     }
 
+    /// Runs a file of SQL.
+    #[track_caller]
+    pub fn load(&self, database: &str, file: &Path) {
+        run(Command::new(self.bin.join("psql"))
+            .args(["-Xq", "-h", "127.0.0.1", "-U", "postgres", "-v", "ON_ERROR_STOP=1"])
+            .args(["-p", &self.port.to_string(), "-d", database, "-f"])
+            .arg(file));
+    }
+
+    /// Copies the content of tables and sequences of schema `queen` into another database that has them.
+    #[track_caller]
+    pub fn copy(&self, from: &str, to: &str, tables: &[&str]) {
+        let file = scratch_dir("copy").join("data.sql");
+        let mut dump = Command::new(self.bin.join("pg_dump"));
+        dump.args(["--data-only", "-h", "127.0.0.1", "-U", "postgres", "-p", &self.port.to_string(), "-d", from, "-f"]);
+        dump.arg(&file).args(tables.iter().flat_map(|table| ["-t".to_owned(), format!("queen.{table}")]));
+        run(&mut dump);
+        self.load(to, &file);
+    }
+
     /// The environment that points a broker here.
     pub fn env(&self, database: &str) -> Vec<(String, String)> {
         [("PG_HOST", "127.0.0.1"), ("PG_PORT", &self.port.to_string()), ("PG_DATABASE", database)]
