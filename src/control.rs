@@ -14,6 +14,7 @@ use crate::rt;
 use crate::state::{StateCall, StateReply};
 use crate::store::migrate::{BootError, StoreFacts, boot};
 use crate::store::{self, Conn, Target};
+use crate::telemetry::history::History;
 use crate::telemetry::rates::Rates;
 use crate::telemetry::screen;
 use queen_shards::command::Command;
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 const PULSE: Duration = Duration::from_secs(1);
 /// A probe that takes longer counts as lost.
 const PROBE_MAX: Duration = Duration::from_secs(1);
+/// Connections of the control thread: changes, pages, pulse, jobs.
+const CONTROL_CONNECTIONS: usize = 4;
 /// Between tries to bring the schema up while the store is away.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
 /// Requests in flight get so long at a shutdown before their connections are cut.
@@ -43,6 +46,7 @@ struct Control {
     shared: Shared,
     started: Instant,
     driver: String,
+    history: Rc<RefCell<History>>,
     admin: RefCell<Option<Rc<Conn>>>,
     /// For state calls that only read.
     pages: RefCell<Option<Rc<Conn>>>,
@@ -53,7 +57,9 @@ struct Control {
 
 /// Runs until the broker is told to end. `embedded`: prepared, not started; on this thread.
 pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instant, driver: String) -> Ended {
+    let history = Rc::new(RefCell::new(History::new(shared.metrics.clone())));
     let control = Rc::new(Control {
+        history,
         shared,
         started,
         driver,
@@ -65,7 +71,7 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
     });
     let target = match (&embedded, &control.shared.config.postgres) {
         (Some(embedded), _) => embedded.target(),
-        (None, Postgres::Server(config)) => Target::server((**config).clone()),
+        (None, Postgres::Server(config, trust)) => Target::server((**config).clone(), trust.as_ref())?,
         (None, Postgres::Embedded) => return Err("no embedded PostgreSQL was prepared".into()),
     };
     let about = match &embedded {
@@ -90,7 +96,7 @@ impl Control {
         for warning in &facts.warnings {
             crate::warning!("boot", warning);
         }
-        self.budget(&facts);
+        let shared = self.budget(&facts);
         *self.admin.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("control"))));
         *self.pages.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("pages"))));
         let pulse = Conn::new(target.clone(), self.name("pulse"));
@@ -100,7 +106,7 @@ impl Control {
             clock = self.probe(&pulse).await;
         }
         for shard in 0..self.shared.shards {
-            let ready = Mail::StoreReady { target: target.clone(), hash_secret: facts.hash_secret };
+            let ready = Mail::StoreReady { shared, target: target.clone(), hash_secret: facts.hash_secret };
             self.shared.hub.send_wait(shard, Mail::Pulse { clock }).await;
             self.shared.hub.send_wait(shard, ready).await;
         }
@@ -142,17 +148,23 @@ impl Control {
         Some((stamp, now()))
     }
 
-    /// Says what the broker takes of the connections there are. Source: architecture 13, rule 27.
-    fn budget(&self, facts: &StoreFacts) {
-        // Of the control thread: changes, pages, pulse, jobs.
-        let takes = 4 * self.shared.shards + 4;
+    /// Says what the broker takes of the connections there are; whether a shard's pops, bundles and cold calls share one,
+    /// because four per shard do not fit. Source: architecture 13, rule 27.
+    fn budget(&self, facts: &StoreFacts) -> bool {
+        let shards = self.shared.shards;
         let pool = self.shared.config.db_pool_size;
-        let fits = takes <= pool && takes <= facts.connections_max as usize;
+        let most = pool.min(facts.connections_max as usize);
+        let takes = |per_shard: usize| per_shard * shards + CONTROL_CONNECTIONS;
+        let shared = most < takes(4);
+        let takes = if shared { takes(2) } else { takes(4) };
         let line = format!("takes {takes} connections of {} (DB_POOL_SIZE {pool})", facts.connections_max);
-        match fits {
-            true => crate::info!("boot", line, server = facts.server_version),
-            false => crate::warning!("boot", format!("{line}: lower QUEEN_SHARDS or raise max_connections")),
+        let remedy = "lower QUEEN_SHARDS, or raise DB_POOL_SIZE and max_connections";
+        match shared {
+            false => crate::info!("boot", line, server = facts.server_version),
+            true if takes <= most => crate::info!("boot", format!("{line}, two per shard instead of four: {remedy}")),
+            true => crate::warning!("boot", format!("{line}: {remedy}")),
         }
+        shared
     }
 
     fn announce(&self, about: &str) {
@@ -192,12 +204,18 @@ impl Control {
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
+        rt::spawn(jobs::keep_history(config.clone(), self.history.clone(), call));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::retention(config.clone(), call));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         let control = self.clone();
         let changed = async move |tenant: TenantId, queue: &str| control.queue_changed(tenant, queue).await;
         rt::spawn(jobs::redrive(config.clone(), keys, call, changed));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
+        rt::spawn(jobs::count_queues(config.clone(), call));
         let control = self.clone();
         rt::spawn(jobs::measure_retained(config, async move |call: StateCall| control.call(&conn, &call).await));
     }
@@ -284,7 +302,8 @@ impl Control {
         let mut rates = Rates::new(self.shared.metrics.clone());
         loop {
             rt::sleep(self.shared.config.log_rates).await;
-            rates.log();
+            let busiest = self.history.borrow_mut().take_busiest(self.shared.config.log_queues);
+            rates.log(busiest);
         }
     }
 

@@ -5,13 +5,16 @@
 //!
 //! Holds: the engine is entered by one task only; no borrow lives across an await; what must cross a core goes by mail.
 
+use crate::auth::Guard;
+use crate::cipher::Cipher;
 use crate::config::Config;
+use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
 use crate::limits::SILENT_STORE_MAX;
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
-use crate::state::{StateCall, StateReply};
+use crate::state::{StateCall, StateFn, StateReply};
 use crate::store::{self, Conn};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Op;
@@ -39,6 +42,11 @@ const MAIL_BATCH: usize = 256;
 const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
 /// Period of the timer whose lateness is measured.
 const LAG_PERIOD: Duration = Duration::from_millis(100);
+/// Between two questions for a queue's flag while the store does not answer.
+const FLAG_RETRY: Duration = Duration::from_secs(1);
+/// What happened to queues is reported so often, the busiest ones where there are more than so many.
+const REPORT_PERIOD: Duration = Duration::from_secs(1);
+const REPORT_QUEUES_MAX: usize = 1000;
 /// Pause before a full mailbox is tried again.
 const LATE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -50,18 +58,24 @@ pub enum Answer {
     Woken,
 }
 
-/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else.
+/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else. The
+/// last three are one where connections are scarce.
 struct Connections {
-    append: Conn,
-    moves: Conn,
-    bundle: Conn,
-    cold: Conn,
+    append: Rc<Conn>,
+    moves: Rc<Conn>,
+    bundle: Rc<Conn>,
+    cold: Rc<Conn>,
 }
 
 /// What a connection of this core can reach. Lives on its thread.
 pub struct Core {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
+    /// `None`: authentication is off.
+    pub guard: Option<Guard>,
+    /// `None`: no usable key.
+    pub cipher: Option<Cipher>,
+    flags: Flags,
     shared: Shared,
     index: usize,
     slots: Slots<Answer>,
@@ -91,6 +105,9 @@ impl Core {
             Core {
                 config: shared.config.clone(),
                 metrics: shared.metrics.clone(),
+                cipher: Cipher::of(shared.config.encryption),
+                flags: Flags::default(),
+                guard: shared.config.jwt.clone().map(|rules| Guard::new(rules, shared.published.clone())),
                 index,
                 slots: Slots::new(index, move |answer| {
                     if let Some(core) = lost.upgrade() {
@@ -156,6 +173,48 @@ impl Core {
     /// Whether the store answered lately. Source: operations 5.1.
     pub fn store_is_up(&self) -> bool {
         self.store_up.get()
+    }
+
+    /// What messages of a request carry of it.
+    pub fn sender<'a>(&'a self, request: &'a crate::http::Request) -> crate::http::push::plan::Sender<'a> {
+        crate::http::push::plan::Sender {
+            tenant: request.tenant,
+            producer: request.producer.as_deref(),
+            cipher: self.cipher.as_ref(),
+        }
+    }
+
+    /// Whether payloads of a queue are encrypted. Asks the store at most once per queue and refresh interval, and waits
+    /// for it only the first time. A question without an answer counts as no, unless encryption is required.
+    pub async fn encrypts(self: &Rc<Self>, tenant: TenantId, queue: &str) -> bool {
+        match self.flags.find(tenant, queue, now(), FLAG_RETRY.as_micros() as u64) {
+            Memory::Known(encrypted) => encrypted,
+            Memory::Old(encrypted) => {
+                let (core, queue) = (self.clone(), queue.to_owned());
+                rt::spawn(async move {
+                    let _ = core.ask_flag(tenant, &queue).await;
+                });
+                encrypted
+            }
+            Memory::Unknown => {
+                let limit = self.config.push_commit_timeout;
+                let answer = match self.store_is_up() {
+                    true => rt::timeout(limit, self.ask_flag(tenant, queue)).await.flatten(),
+                    false => None,
+                };
+                answer.unwrap_or(self.config.encryption_required)
+            }
+        }
+    }
+
+    async fn ask_flag(&self, tenant: TenantId, queue: &str) -> Option<bool> {
+        let asked = self.flags.ask();
+        let args = serde_json::json!({ "queue": queue });
+        let reply = self.state(StateCall { function: StateFn::QueueFlags, tenant, args }).await.ok()??;
+        let encrypted = serde_json::from_str::<serde_json::Value>(&reply).ok()?.get("encrypted")?.as_bool()?;
+        let due = now().plus(self.config.cache_refresh.as_micros() as u64);
+        self.flags.remember(asked, tenant, queue, encrypted, due);
+        Some(encrypted)
     }
 
     /// Mints `n` consecutive UUIDv7s: one clock read, then a counter over the random bits.
@@ -310,14 +369,15 @@ impl Core {
             Mail::Verdict { slot, verdict } => self.answer(slot, Answer::Verdict(verdict)),
             Mail::Wake { slot } => self.answer(slot, Answer::Woken),
             Mail::StateReply { slot, reply } => self.answer(slot, Answer::State(reply)),
-            Mail::StoreReady { target, hash_secret } => {
-                let name = |role: &str| format!("queen {} shard {} {role}", self.config.server_id, self.index);
-                let _ = self.store.set(Rc::new(Connections {
-                    append: Conn::new(target.clone(), name("push")),
-                    moves: Conn::new(target.clone(), name("pop")),
-                    bundle: Conn::new(target.clone(), name("transaction")),
-                    cold: Conn::new(target, name("cold")),
-                }));
+            Mail::StoreReady { shared, target, hash_secret } => {
+                let conn = |role: &str| {
+                    let name = format!("queen {} shard {} {role}", self.config.server_id, self.index);
+                    Rc::new(Conn::new(target.clone(), name))
+                };
+                let (append, moves) = (conn("push"), conn("pop"));
+                let (bundle, cold) =
+                    if shared { (moves.clone(), moves.clone()) } else { (conn("transaction"), conn("cold")) };
+                let _ = self.store.set(Rc::new(Connections { append, moves, bundle, cold }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
             }
             Mail::Pulse { clock } => {
@@ -327,6 +387,7 @@ impl Core {
                     self.enter(Event::Clock { now, at });
                 }
             }
+            Mail::KeysFetched => self.guard.iter().for_each(Guard::keys_changed),
             Mail::Shutdown => {
                 self.closing.set(true);
                 for waker in self.closed.take() {
@@ -339,8 +400,9 @@ impl Core {
 
     fn count_connections(&self) {
         let Some(store) = self.store.get() else { return };
-        let open =
-            [&store.append, &store.moves, &store.cold].iter().filter(|conn| conn.live().is_some()).count() as i64;
+        let mut own = vec![&store.append, &store.moves, &store.bundle, &store.cold];
+        own.dedup_by(|a, b| Rc::ptr_eq(a, b));
+        let open = own.iter().filter(|conn| conn.live().is_some()).count() as i64;
         self.metrics.shard(self.index).connections(open - self.connections.replace(open));
     }
 
@@ -362,6 +424,9 @@ impl Core {
     // ---- turns
 
     fn enter(&self, event: Event) {
+        if let Event::Command { command: Command::QueueChanged { tenant, queue }, .. } = &event {
+            self.flags.forget(*tenant, queue);
+        }
         self.inbox.borrow_mut().push(event);
         self.turn.ring();
     }
@@ -377,6 +442,7 @@ impl Core {
             ..ShardConfig::default()
         });
         let (mut events, mut effects) = (Vec::new(), Vec::new());
+        let mut reported = now();
         loop {
             self.turn.wait().await;
             // Whoever is ready now adds to this turn: that is what fuses commits.
@@ -397,6 +463,10 @@ impl Core {
                 self.turn.ring();
             }
             self.gate.open();
+            if reported.plus(REPORT_PERIOD.as_micros() as u64) <= now() {
+                reported = now();
+                self.metrics.shard(self.index).busy_queues(shard.take_busy(REPORT_QUEUES_MAX));
+            }
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
         }

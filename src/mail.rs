@@ -28,6 +28,8 @@ pub enum Mail {
     },
     /// From the control thread: the store can be used from now on.
     StoreReady {
+        /// Four connections per shard do not fit: two must do. Source: architecture 13, rule 27.
+        shared: bool,
         target: Target,
         hash_secret: [u8; 16],
     },
@@ -35,6 +37,8 @@ pub enum Mail {
     Pulse {
         clock: Option<(Stamp, Micros)>,
     },
+    /// From the thread that fetches published keys: it has tried.
+    KeysFetched,
     Shutdown,
     // ---- to the control thread
     State {
@@ -65,6 +69,8 @@ pub struct Shared {
     pub config: Arc<crate::config::Config>,
     pub metrics: Arc<crate::telemetry::Metrics>,
     pub hub: Hub,
+    /// Published keys of tokens, when the settings use any.
+    pub published: Option<Arc<crate::auth::Jwks>>,
     /// Number of shards.
     pub shards: usize,
 }

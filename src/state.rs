@@ -15,6 +15,7 @@ pub enum StateFn {
     GetQueue,
     QueueDepth,
     DeleteQueue,
+    DropQueue,
     ListNamespaces,
     ListTasks,
     ListPartitions,
@@ -49,6 +50,8 @@ pub enum StateFn {
     /// `http/fetch.rs`
     Fetch,
     ChangedPartitions,
+    /// `flags.rs`
+    QueueFlags,
     /// `http/lease.rs`
     ExtendLease,
     /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
@@ -57,6 +60,8 @@ pub enum StateFn {
     ClusterMetrics,
     /// The control thread: adds this broker's counters to the lifetime totals.
     AddTotals,
+    /// The same, by minute.
+    AddHistory,
     /// `jobs`: who runs a periodic task, and the steps of a sweep.
     ClaimTask,
     ReleaseTask,
@@ -64,9 +69,10 @@ pub enum StateFn {
     RetainStep,
     ForgetEvidence,
     CleanupPartitions,
-    PurgeAudit,
-    /// The control thread: measures the stored bytes of the next queue.
+    PurgeMetrics,
+    /// `jobs`: measures the stored bytes of the next queue; counts the next queue and its groups.
     MeasureRetained,
+    CountQueue,
 }
 
 #[derive(Debug)]
@@ -115,6 +121,7 @@ impl StateFn {
             StateFn::GetQueue => "get_queue",
             StateFn::QueueDepth => "queue_depth",
             StateFn::DeleteQueue => "delete_queue",
+            StateFn::DropQueue => "drop_queue",
             StateFn::ListNamespaces => "list_namespaces",
             StateFn::ListTasks => "list_tasks",
             StateFn::ListPartitions => "list_partitions",
@@ -142,18 +149,21 @@ impl StateFn {
             StateFn::GetMessage => "get_message",
             StateFn::Fetch => "fetch",
             StateFn::ChangedPartitions => "changed_partitions",
+            StateFn::QueueFlags => "queue_flags",
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",
             StateFn::AddTotals => "add_totals",
+            StateFn::AddHistory => "add_history",
             StateFn::ClaimTask => "claim_task",
             StateFn::ReleaseTask => "release_task",
             StateFn::MarkPartitions => "mark_partitions",
             StateFn::RetainStep => "retain_step",
             StateFn::ForgetEvidence => "forget_evidence",
             StateFn::CleanupPartitions => "cleanup_partitions",
-            StateFn::PurgeAudit => "purge_audit",
+            StateFn::PurgeMetrics => "purge_metrics",
             StateFn::MeasureRetained => "measure_retained",
+            StateFn::CountQueue => "count_queue",
         }
     }
 }

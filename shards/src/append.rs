@@ -356,6 +356,7 @@ impl Shard {
         lane.suspect = false;
         lane.busy_count = 0;
         self.feed_tail(at, records);
+        self.count_pushed(at, flying.count as u64);
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }
@@ -378,6 +379,7 @@ impl Shard {
             }
             self.answer_draft(Some(at), draft);
         }
+        self.count_pushed(at, flying.count as u64);
         self.catch_up(at, base.plus(flying.count as i64 - 1));
     }
 

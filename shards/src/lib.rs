@@ -6,6 +6,7 @@
 //! leaves as an [`effect`] and comes back as an event; verdicts leave as replies.
 
 pub mod ack;
+pub mod activity;
 pub mod bundle;
 pub mod command;
 pub mod effect;
@@ -26,6 +27,7 @@ mod append;
 mod attempt;
 mod calls;
 mod claim;
+mod conflate;
 mod lane;
 mod moves;
 mod prepare;

@@ -1,5 +1,6 @@
 //! What a shard remembers of a queue and of its consumer groups: options, ready rings, who waits.
 
+use crate::activity::Activity;
 use crate::effect::{Options, QueueRow};
 use crate::ids::{GroupId, PartitionId, Slot, TenantId};
 use crate::slab::{Ref, Slab};
@@ -14,6 +15,8 @@ pub struct Queue {
     /// `None` until the store was asked.
     pub row: Option<QueueRow>,
     pub groups: Vec<Ref>,
+    /// Since the last report.
+    pub activity: Activity,
 }
 
 impl Queue {
@@ -57,6 +60,8 @@ pub struct Group {
     pub state: GroupState,
     /// Registered, or needs no registration: what a wildcard pop requires before a scan.
     pub registered: bool,
+    /// What its record says of conflation; `None`: it was met by acks only, and pops must ask.
+    pub conflation: Option<bool>,
     /// Lanes that may have something and are not leased, in the order they are served.
     pub ready: VecDeque<Ref>,
     /// Watches of wildcard pops, first come first woken.
@@ -86,7 +91,13 @@ impl Queues {
         if let Some(at) = self.find(tenant, name) {
             return at;
         }
-        let at = self.slab.insert(Queue { tenant, name: name.clone(), row: None, groups: Vec::new() });
+        let at = self.slab.insert(Queue {
+            tenant,
+            name: name.clone(),
+            row: None,
+            groups: Vec::new(),
+            activity: Activity::default(),
+        });
         self.by_name.insert((tenant, name.clone()), at);
         at
     }
@@ -105,6 +116,7 @@ impl Queues {
             id: GroupId(0),
             state: GroupState::Unknown,
             registered: false,
+            conflation: None,
             ready: VecDeque::new(),
             waiters: VecDeque::new(),
             pops: Vec::new(),

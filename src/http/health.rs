@@ -2,6 +2,7 @@
 
 use super::routes::Params;
 use super::{Request, Response};
+use crate::cipher::Key;
 use crate::core_thread::Core;
 use std::rc::Rc;
 
@@ -10,14 +11,18 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// `GET /health`: whether requests can be served in full. The probe of the store runs beside, so this never waits.
 pub async fn health(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
-    readiness(core.store_is_up())
+    readiness(core.store_is_up(), core.config.encryption)
 }
 
-fn readiness(up: bool) -> Response {
+fn readiness(up: bool, encryption: Key) -> Response {
     let (status, health, database) =
         if up { (200, "healthy", "connected") } else { (503, "unhealthy", "disconnected") };
-    let body =
-        format!(r#"{{"status":"{health}","database":"{database}","engine":"segments-rust","version":"{VERSION}"}}"#);
+    // A further key, and `status` stays. Source: reliability 0, decision 1.
+    let malformed =
+        if matches!(encryption, Key::Malformed(_)) { r#","encryption":"disabled: malformed key""# } else { "" };
+    let body = format!(
+        r#"{{"status":"{health}","database":"{database}","engine":"segments-rust","version":"{VERSION}"{malformed}}}"#
+    );
     Response::json(status, body)
 }
 
@@ -38,12 +43,15 @@ mod tests {
 
     #[test]
     fn health_says_the_two_words_that_tools_look_for() {
-        let up = readiness(true);
+        let up = readiness(true, Key::Unset);
         let want =
             format!(r#"{{"status":"healthy","database":"connected","engine":"segments-rust","version":"{VERSION}"}}"#);
         assert_eq!((up.status, String::from_utf8(up.body).unwrap()), (200, want));
-        let down = readiness(false);
+        let down = readiness(false, Key::Unset);
         assert_eq!(down.status, 503);
         assert!(down.body.starts_with(br#"{"status":"unhealthy","database":"disconnected""#));
+        let plain = readiness(true, Key::Malformed("x"));
+        assert_eq!(plain.status, 200);
+        assert!(plain.body.ends_with(br#","encryption":"disabled: malformed key"}"#));
     }
 }

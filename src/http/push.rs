@@ -10,6 +10,7 @@
 pub mod answer;
 pub mod parse;
 pub mod plan;
+pub mod protect;
 
 use super::routes::Params;
 use super::{Request, Response};
@@ -21,14 +22,15 @@ use std::rc::Rc;
 /// Answers `POST /api/v1/push`. Source: data plane 3.
 pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     core.pass(request.body.len()).await;
-    let parsed = match parse::parse(&request.body) {
+    let mut parsed = match parse::parse(&request.body) {
         Ok(parsed) => parsed,
         Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
     };
+    protect::mark(core, request.tenant, &mut parsed.lanes).await;
     let ids = core.mint_ids(parsed.items.len());
     let (fates, verdicts) = match core.keys() {
         Some(keys) => {
-            let plan = plan::plan(request.tenant, &parsed, &ids, keys, core.config.zstd_level);
+            let plan = plan::plan(core.sender(request), &parsed, &ids, keys, core.config.zstd_level);
             let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane).await;
             (plan.fates, verdicts)
         }

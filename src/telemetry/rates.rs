@@ -1,6 +1,7 @@
 //! The periodic `rates` and `sizes` lines. Source: operations 5.5.
 
 use super::metrics::{Metrics, Op, Sums, resident_bytes};
+use queen_shards::activity::BusyQueue;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,8 +17,9 @@ impl Rates {
         Rates { last: metrics.sums(), metrics, at: Instant::now() }
     }
 
-    /// Writes one `rates` and one `sizes` line about the time since the last call.
-    pub fn log(&mut self) {
+    /// Writes one `rates` line, one for each of the busiest queues, and one `sizes` line, about the time since the last
+    /// call.
+    pub fn log(&mut self, busiest: Vec<BusyQueue>) {
         let sums = self.metrics.sums();
         let now = sums.since(&self.last);
         let secs = self.at.elapsed().as_secs_f64().max(0.001);
@@ -47,6 +49,20 @@ impl Rates {
             pool_waiting = 0,
             buffered = 0,
         );
+        for busy in busiest {
+            let BusyQueue { tenant, queue, activity, hot } = busy;
+            crate::info!(
+                "rates",
+                "rates",
+                tenant = uuid::Uuid::from_u128(tenant.0),
+                queue = queue,
+                push_s = per_sec(activity.pushed),
+                pop_s = per_sec(activity.popped),
+                ack_s = per_sec(activity.acked),
+                lag_ms = format_args!("{:.1}", activity.lag_us as f64 / 1000.0 / activity.claims.max(1) as f64),
+                hot = hot,
+            );
+        }
         crate::info!(
             "sizes",
             "sizes",
@@ -76,7 +92,7 @@ impl Totals {
     pub fn take(&mut self) -> Option<serde_json::Value> {
         let sums = self.metrics.sums();
         let delta = sums.since(&self.sent);
-        let counted = Sums { loop_lag_samples: 0, loop_lag_micros: 0, commits: 0, ..delta };
+        let counted = Sums { loop_lag_samples: 0, loop_lag_micros: 0, commits: 0, conflated: 0, ..delta };
         if counted == Sums::default() {
             return None;
         }

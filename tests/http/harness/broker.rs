@@ -83,7 +83,7 @@ static ONE_SHARD: Shared = OnceLock::new();
 
 /// The shared broker on two shards, with the runtime it chooses itself.
 pub fn two_shards() -> &'static Broker {
-    shared(&TWO_SHARDS, || Setup::clean())
+    shared(&TWO_SHARDS, Setup::clean)
 }
 
 /// The shared broker on one shard, driven by epoll.
@@ -244,6 +244,11 @@ impl Broker {
         super::eventually("the port is free", || std::net::TcpListener::bind(("127.0.0.1", self.port)).ok());
         self.launch_again();
         self.wait_ready();
+    }
+
+    /// Where its log and its data directory are.
+    pub fn dir(&self) -> &Path {
+        self.log.parent().expect("a directory")
     }
 
     /// All it has printed.
