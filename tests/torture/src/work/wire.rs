@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_payload_goes_into_the_body_as_it_is() {
         let item = PushItem { queue: "q".into(), partition: "p".into(), key: "k".into(), payload: payload("k", 3) };
-        let body = String::from_utf8(push_body(&[item.clone()])).expect("UTF-8");
+        let body = String::from_utf8(push_body(std::slice::from_ref(&item))).expect("UTF-8");
         assert!(body.contains(&item.payload), "{body}");
         assert!(serde_json::from_str::<Box<RawValue>>(&body).is_ok(), "{body}");
     }
