@@ -1,6 +1,6 @@
 //! Producers: fresh keys, repeats of what was not answered, deliberate duplicates, bad requests.
 
-use super::wire::{payload, push_body, read_push};
+use super::wire::{payload, push_body, read_push, sealed_payload};
 use super::{Actor, Part, Stage};
 use crate::history::{Answer, Call, End, PushItem};
 use std::collections::VecDeque;
@@ -64,7 +64,11 @@ fn fresh(actor: &mut Actor, next: &mut u64, part: Part, partition: &str) -> Push
     *next += 1;
     let poison = part == Part::Main && next.is_multiple_of(67);
     let key = format!("{}-{next}{}", actor.id, if poison { "!" } else { "" });
-    let payload = payload(&key, actor.rng.range(0, 1 << 40));
+    let salt = actor.rng.range(0, 1 << 40);
+    let payload = match part {
+        Part::Sealed => sealed_payload(&key, salt, actor.shared.plan.seed),
+        _ => payload(&key, salt),
+    };
     PushItem { queue: part.queue(actor.shared.plan).into(), partition: partition.into(), key, payload }
 }
 
