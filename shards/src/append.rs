@@ -15,6 +15,7 @@ use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
     BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX, MERGE_DRAFT_BYTES,
+    MERGE_PACKED_MESSAGES,
 };
 use crate::recall::kept_from;
 use crate::repack::{self, Packed};
@@ -155,7 +156,8 @@ impl Shard {
                 }
                 take += 1;
                 bytes += size;
-                segments += (size >= MERGE_DRAFT_BYTES) as usize;
+                let draft = &waiting.draft;
+                segments += stands_alone(draft.frames.len(), draft.count, draft.packed.is_some()) as usize;
             }
             segments += 1;
             self.closing.pop_front();
@@ -539,21 +541,28 @@ impl Shard {
     }
 }
 
-/// Small drafts in a row become one segment, a large one its own.
+/// Whether a draft is a segment of its own beside others.
+fn stands_alone(frames: usize, count: u32, packed: bool) -> bool {
+    frames >= MERGE_DRAFT_BYTES || (packed && count >= MERGE_PACKED_MESSAGES)
+}
+
+/// Small drafts in a row become one segment, a large one its own. One that is alone keeps its packed form.
 struct Run {
     lane: u32,
     rel: u32,
     parts: Vec<Packed>,
+    /// Of the first part.
+    packed: Option<Bytes>,
     bytes: usize,
 }
 
 impl Run {
     fn new(lane: u32) -> Run {
-        Run { lane, rel: 0, parts: Vec::new(), bytes: 0 }
+        Run { lane, rel: 0, parts: Vec::new(), packed: None, bytes: 0 }
     }
 
     fn add(&mut self, segments: &mut Vec<AppendSegment>, rel: u32, part: Packed, packed: Option<Bytes>) {
-        if packed.is_some() || part.frames.len() >= MERGE_DRAFT_BYTES {
+        if stands_alone(part.frames.len(), part.count, packed.is_some()) {
             self.flush(segments);
             segments.push(self.segment(rel, part, packed));
             return;
@@ -562,7 +571,7 @@ impl Run {
             self.flush(segments);
         }
         if self.parts.is_empty() {
-            self.rel = rel;
+            (self.rel, self.packed) = (rel, packed);
         }
         self.bytes += part.frames.len();
         self.parts.push(part);
@@ -571,8 +580,9 @@ impl Run {
     fn flush(&mut self, segments: &mut Vec<AppendSegment>) {
         let parts = std::mem::take(&mut self.parts);
         self.bytes = 0;
+        let packed = self.packed.take().filter(|_| parts.len() == 1);
         if !parts.is_empty() {
-            segments.push(self.segment(self.rel, repack::merge(&parts), None));
+            segments.push(self.segment(self.rel, repack::merge(&parts), packed));
         }
     }
 
