@@ -12,8 +12,15 @@ const REMEMBERED: usize = 30;
 const REPEATS_MAX: u32 = 40;
 
 /// Where producers write, the busiest first; a draw of 100 decides.
-const SHARES: [(u64, Part); 6] =
-    [(45, Part::Main), (60, Part::Input), (72, Part::Auto), (82, Part::Delayed), (92, Part::Short), (100, Part::Old)];
+const SHARES: [(u64, Part); 7] = [
+    (40, Part::Main),
+    (46, Part::Sealed),
+    (60, Part::Input),
+    (72, Part::Auto),
+    (82, Part::Delayed),
+    (92, Part::Short),
+    (100, Part::Old),
+];
 
 /// Produces until the load is over.
 pub fn run(mut actor: Actor) {
