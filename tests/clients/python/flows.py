@@ -327,8 +327,17 @@ async def forms_meet_on_one_queue(queen, other):
     def items(numbers):
         return [{"transactionId": f"k{n}", "data": {"n": n, "text": 'é🐝 "x"'}} for n in numbers]
 
+    told = []
+
+    async def on_success(items):
+        told.append(len(items))
+
+    async def on_duplicate(items, error):
+        told.append(-len(items))
+
     await queen.queue(queue).push(items(range(40)))
-    await other.queue(queue).push(items(range(20, 60))).on_duplicate(lambda items, error: None)
+    await other.queue(queue).push(items(range(20, 60))).on_success(on_success).on_duplicate(on_duplicate)
+    assert sorted(told) == [-20, 20], told
     for client in [queen, other]:
         seen, name = [], unique("meet")
 
