@@ -522,6 +522,11 @@ fn claims_of_an_answer_that_does_not_arrive_go_back_once() {
         client.get("/x").expect(200, "GET /x 0");
         assert_eq!(client.get("/claims/100000").answer().body.len(), 100_000);
         drop(client);
+        // An orderly end that the broker began: the answer said that it closes.
+        let mut client = server.client();
+        client.send("GET /claims/100 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        assert_eq!(client.answer().body.len(), 100);
+        drop(client);
         // Cut off after the answer was written: whether the client has read it, nobody knows. It keeps its claims.
         let mut client = server.client();
         assert_eq!(client.get("/claims/100").answer().body.len(), 100);
