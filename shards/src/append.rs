@@ -4,7 +4,8 @@
 //!          > Effect::Append > settle_append > DraftVerdict > reply
 //!
 //! Holds: drafts of a lane are judged when it closes, in arrival order, against the window and each other; a lane is
-//! written whole or judged again whole; later drafts never overtake. Lanes go in ascending id order (lock order).
+//! written whole or judged again whole; later drafts never overtake. Lanes go in ascending id order (lock order). A
+//! packed draft of which nothing is left out is stored as it came.
 
 use crate::calls::Pending;
 use crate::command::{Codec, Draft, DraftVerdict, Duplicate, Record, Verdict};

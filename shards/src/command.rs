@@ -52,7 +52,8 @@ pub struct Draft {
     pub all_minted: bool,
     /// The frames, raw, back to back: see [`crate::frames`].
     pub frames: Bytes,
-    /// `frames` as one zstd frame, when the edge found it worth it.
+    /// `frames` as one zstd frame: as a client packed them, or when the edge found it worth it. Stored as it is unless
+    /// messages are left out or the draft is merged with others.
     pub packed: Option<Bytes>,
     /// OR of the frames' flags.
     pub flags: u8,
