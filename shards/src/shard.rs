@@ -16,6 +16,7 @@ use crate::command::{Command, Event, PopFrom, Verdict, Watch};
 use crate::effect::{Call, Effect, QueueRow};
 use crate::ids::{CallId, Micros, Slot, Stamp, TenantId};
 use crate::lane::{Lane, LaneState, Lanes, WaitingDraft};
+use crate::spool::Spool;
 use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
 use crate::place::LaneKey;
@@ -79,6 +80,9 @@ pub struct Shard {
     pub(crate) closing: VecDeque<Ref>,
     /// Lanes to provision with the next call.
     pub(crate) provision: Vec<Ref>,
+    /// Lanes to provision one by one: a call they were in was refused.
+    pub(crate) provision_alone: Vec<Ref>,
+    pub(crate) spool: Spool,
     pub(crate) append_flight: Option<AppendFlight>,
     pub(crate) moves: Moves,
     pub(crate) bundles: Bundles,
@@ -96,6 +100,7 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(config: ShardConfig) -> Shard {
+        let spool_found = config.spool_found;
         Shard {
             config,
             now: Micros(0),
@@ -113,6 +118,8 @@ impl Shard {
             heards: Slab::default(),
             closing: VecDeque::new(),
             provision: Vec::new(),
+            provision_alone: Vec::new(),
+            spool: Spool::new(spool_found),
             append_flight: None,
             moves: Moves::default(),
             bundles: Bundles::default(),
@@ -140,6 +147,11 @@ impl Shard {
                 Event::Moved { commit, result } => self.settle_moves(commit, result),
                 Event::Bundled { commit, result } => self.settle_bundles(commit, result),
                 Event::Returned { call, result } => self.resume(call, result),
+                Event::Store { up } => self.store_seen(up),
+                Event::Spooled { token, written } => self.spooled(token, written),
+                Event::Drain { records } => self.drain(records),
+                Event::SpoolFound { lanes } => self.spool_found(lanes),
+                Event::SpoolRead { all } => self.spool_read(all),
             }
         }
         self.fire_timers();
@@ -162,6 +174,7 @@ impl Shard {
     fn admit(&mut self, slot: Slot, command: Command) {
         match command {
             Command::Push { drafts } => self.push(slot, drafts),
+            Command::Spool { drafts } => self.push_to_spool(slot, drafts),
             Command::Pop(pop) => self.pop(slot, pop),
             Command::Watch(watch) => self.watch(slot, watch),
             Command::Unwatch => self.unwatch(slot),
@@ -499,7 +512,8 @@ impl Shard {
         if !lane.drafts.is_empty() {
             let again = self.lane_entry(&lane.key);
             // It may be another partition by now: what was probed says nothing of it.
-            self.lanes[again].drafts.extend(lane.drafts.into_iter().map(|w| WaitingDraft { probe: None, ..w }));
+            self.lanes[again].drafts.extend(lane.drafts.into_iter().map(WaitingDraft::anew));
+            self.lanes[again].to_spool |= lane.to_spool;
             self.prepare(again);
         }
         self.prepare_again(lane.preparing);
@@ -579,6 +593,7 @@ impl Shard {
             waiting_bundles: self.prepares.len() + self.heards.len() + self.bundles.len(),
             watches: self.watches.len(),
             calls: self.calls.len(),
+            spool_writes: self.spool.writes(),
         }
     }
 }
@@ -596,4 +611,5 @@ pub struct Sizes {
     pub waiting_bundles: usize,
     pub watches: usize,
     pub calls: usize,
+    pub spool_writes: usize,
 }

@@ -23,6 +23,8 @@ things! {
     ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, KeysPaged, RecordsRead, PackedStored,
     HeldByDelay, HeldByWindow,
     BundleCommitted, BundleDuplicate, BundleStale, BundleRefused,
+    Buffered, SpoolFailed, FoundAtStart, MaintenancePush,
+    Drained, DrainedDuplicate, DrainedAgain, DrainRefused, BufferedThenQueued,
     Sealed, RunRowsRead, RunsLoaded, RunsDropped, RunGone,
 }
 

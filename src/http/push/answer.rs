@@ -14,6 +14,7 @@ const ENTRY_ROOM: usize = 200;
 enum Outcome {
     Queued { offset: Offset },
     Duplicate { id: MessageId, offset: Offset },
+    Buffered,
     Failed,
     Refused(&'static str),
 }
@@ -58,6 +59,7 @@ pub fn answer(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
                 out.extend_from_slice(b"\"duplicate\",\"offset\":");
                 push_int(&mut out, offset.0);
             }
+            Outcome::Buffered => out.extend_from_slice(b"\"buffered\""),
             Outcome::Failed => out.extend_from_slice(b"\"failed\""),
             Outcome::Refused(why) => {
                 out.extend_from_slice(b"\"error\",\"error\":");
@@ -80,6 +82,7 @@ fn lead(verdict: &DraftVerdict, index: u32) -> Outcome {
                 None => Outcome::Queued { offset: base.plus(index as i64 - before as i64) },
             }
         }
+        DraftVerdict::Buffered => Outcome::Buffered,
         DraftVerdict::Failed => Outcome::Failed,
         DraftVerdict::Refused(why) => Outcome::Refused(why),
     }
