@@ -7,14 +7,15 @@
 
 use crate::config::Config;
 use crate::gate::Gate;
-use crate::mail::{Mail, Shared, now};
+use crate::mail::{Mail, Shared, ToShard, now};
+use crate::spool::ToSpool;
 use crate::rt;
 use crate::slots::{Slots, Waiting};
 use crate::state::{StateCall, StateReply};
 use crate::store::{self, Conn};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Op;
-use queen_shards::command::{Command, Event, Verdict, Watch};
+use queen_shards::command::{Command, DrainVerdict, Event, SpoolId, SpoolRecord, Verdict, Watch};
 use queen_shards::effect::{Call, Effect, Reply, StoreError};
 use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
@@ -26,6 +27,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -70,6 +72,8 @@ pub struct Core {
     deadline: Cell<Option<Micros>>,
     store: OnceCell<Rc<Connections>>,
     keys: OnceCell<KeyHasher>,
+    /// Tells keys apart within one body while those of the store are not known.
+    own_keys: KeyHasher,
     store_up: Cell<bool>,
     ids: Cell<(u64, u32)>,
     leases: Cell<u16>,
@@ -77,6 +81,8 @@ pub struct Core {
     connections: Cell<i64>,
     closing: Cell<bool>,
     closed: RefCell<Vec<Waker>>,
+    /// For the spool, gathered in a turn.
+    to_spool: RefCell<(Vec<(u64, SpoolRecord)>, Vec<(SpoolId, DrainVerdict)>)>,
     /// Mail that waits for room, by target.
     late: RefCell<Vec<VecDeque<Mail>>>,
 }
@@ -108,6 +114,8 @@ impl Core {
                 connections: Cell::new(0),
                 closing: Cell::new(false),
                 closed: RefCell::default(),
+                to_spool: RefCell::default(),
+                own_keys: KeyHasher::new(&[random_bits().to_le_bytes(), random_bits().to_le_bytes()].concat().try_into().expect("16 bytes")),
                 late: RefCell::new((0..shared.hub.targets()).map(|_| VecDeque::new()).collect()),
                 shared,
             }
@@ -149,6 +157,35 @@ impl Core {
     /// Hashes transactionIds; `None` until the store has been reached once since boot.
     pub fn keys(&self) -> Option<&KeyHasher> {
         self.keys.get()
+    }
+
+    /// Hashes transactionIds for comparisons within one body only.
+    pub fn own_keys(&self) -> &KeyHasher {
+        &self.own_keys
+    }
+
+    /// What the spool says of itself.
+    pub fn spool(&self) -> crate::spool::Numbers {
+        self.shared.spool.status().numbers()
+    }
+
+    /// Push maintenance is on.
+    pub fn push_maintenance(&self) -> bool {
+        self.shared.maintenance.push.load(Ordering::Relaxed)
+    }
+
+    /// Pop maintenance is on.
+    pub fn pop_maintenance(&self) -> bool {
+        self.shared.maintenance.pop.load(Ordering::Relaxed)
+    }
+
+    /// Switches push maintenance of this broker. The row that tells the others is the caller's.
+    pub fn set_push_maintenance(&self, on: bool) {
+        self.shared.set_push_maintenance(on);
+    }
+
+    pub fn set_pop_maintenance(&self, on: bool) {
+        self.shared.maintenance.pop.store(on, Ordering::Relaxed);
     }
 
     /// Whether the store answered lately. Source: operations 5.1.
@@ -318,8 +355,15 @@ impl Core {
                 }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
             }
-            Mail::Pulse { clock } => {
+            Mail::Spool(said) => self.hear_spool(said),
+            Mail::Pulse { clock, lost } => {
+                if clock.is_some() && !self.store_up.get() {
+                    self.retry_connections();
+                }
                 self.store_up.set(clock.is_some());
+                if clock.is_some() || lost {
+                    self.enter(Event::Store { up: clock.is_some() });
+                }
                 self.count_connections();
                 if let Some((now, at)) = clock {
                     self.enter(Event::Clock { now, at });
@@ -332,6 +376,35 @@ impl Core {
                 }
             }
             Mail::State { .. } | Mail::Finished | Mail::Signal => {}
+        }
+    }
+
+    fn hear_spool(&self, said: ToShard) {
+        match said {
+            ToShard::Spooled(answers) => {
+                answers.into_iter().for_each(|(token, written)| self.enter(Event::Spooled { token, written }));
+            }
+            ToShard::Drain(records) => self.enter(Event::Drain { records }),
+            ToShard::SpoolFound(lanes) => self.enter(Event::SpoolFound { lanes }),
+            ToShard::SpoolRead(all) => self.enter(Event::SpoolRead { all }),
+        }
+    }
+
+    /// The store is back: connections that wait before another try do not.
+    fn retry_connections(&self) {
+        if let Some(store) = self.store.get() {
+            [&store.append, &store.moves, &store.bundle, &store.cold].into_iter().for_each(Conn::retry_now);
+        }
+    }
+
+    /// What the turn had for the spool, in one piece: it shares one sync.
+    fn send_to_spool(&self) {
+        let (records, verdicts) = self.to_spool.take();
+        if !records.is_empty() {
+            self.shared.spool.send(ToSpool::Write { shard: self.index, records });
+        }
+        if !verdicts.is_empty() {
+            self.shared.spool.send(ToSpool::Decided { verdicts });
         }
     }
 
@@ -372,9 +445,11 @@ impl Core {
             window_bytes_max: (self.config.dedup_cache_bytes as usize / self.shards()).max(1 << 20),
             tail_bytes_max: tail,
             window_batch: self.config.window_batch,
+            spool_found: false,
             ..ShardConfig::default()
         });
-        let (mut events, mut effects) = (Vec::new(), Vec::new());
+        let (stamp, at) = self.shared.clock;
+        let (mut events, mut effects) = (vec![Event::Clock { now: stamp, at }], Vec::new());
         loop {
             self.turn.wait().await;
             // Whoever is ready now adds to this turn: that is what fuses commits.
@@ -384,6 +459,7 @@ impl Core {
             for effect in effects.drain(..) {
                 self.perform(effect);
             }
+            self.send_to_spool();
             let deadline = shard.deadline();
             if self.deadline.replace(deadline) != deadline {
                 self.alarm.ring();
@@ -434,6 +510,8 @@ impl Core {
             Effect::Reply { slot, verdict } => self.post(slot.shard(), Mail::Verdict { slot, verdict }),
             Effect::Wake { slot } if slot.shard() == self.index => self.answer(slot, Answer::Woken),
             Effect::Wake { slot } => self.post(slot.shard(), Mail::Wake { slot }),
+            Effect::Spool { token, record } => self.to_spool.borrow_mut().0.push((token, record)),
+            Effect::Drained { id, verdict } => self.to_spool.borrow_mut().1.push((id, verdict)),
             Effect::Append { commit, append } => {
                 let core = self.clone();
                 rt::spawn(async move {
@@ -493,7 +571,8 @@ impl Core {
             Effect::Call { call, ask } => {
                 let core = self.clone();
                 rt::spawn(async move {
-                    let limit = core.config.stmt_timeout;
+                    // A push may wait for it, and no push waits longer than for its commit.
+                    let limit = core.config.stmt_timeout.min(core.config.push_commit_timeout);
                     let result =
                         core.with_conn(|c| &c.cold, limit, async |client| store::call(client, &ask).await).await;
                     core.enter(Event::Returned { call, result });

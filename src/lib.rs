@@ -13,6 +13,8 @@ pub mod limits;
 pub mod mail;
 pub mod rt;
 pub mod slots;
+pub mod spool;
 pub mod state;
 pub mod store;
 pub mod telemetry;
+pub mod torture;

@@ -4,7 +4,8 @@ use queen::config::{Config, Driver, Postgres};
 use queen::core_thread::Core;
 use queen::embedded::Embedded;
 use queen::http::routes::Api;
-use queen::mail::{Hub, MAILBOX_MAX, Mail, Shared};
+use queen::mail::{Hub, MAILBOX_MAX, Mail, Shared, now};
+use queen::spool::{self, Spool};
 use queen::telemetry::{Metrics, log};
 use queen::{conn, control, rt};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -51,12 +52,43 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     let shards = shards(&config, cores.len());
     let hub = Hub::new(shards + 1, MAILBOX_MAX).map_err(|error| one(format!("no descriptors left: {error}")))?;
     let metrics = Arc::new(Metrics::new(shards, config.db_pool_size));
-    let shared = Shared { config, metrics, hub, shards };
+    let lock = spool_lock(&config.spool_dir).map_err(one)?;
+    let reckoned = spool::clock::reckon(&config.spool_dir);
+    let spool = Spool::new();
+    if reckoned.filled {
+        spool.status().wall_clock_filled();
+    }
+    let setup = spool::Setup {
+        dir: config.spool_dir.clone(),
+        limits: spool::Limits { bytes_max: config.spool_bytes_max, events_per_file: config.spool_events_per_file },
+        lock,
+        shards,
+        plain: config.driver == Driver::Epoll,
+        hub: hub.clone(),
+    };
+    spool::start(spool.clone(), setup).map_err(|error| one(format!("no thread for the spool: {error}")))?;
+    let clock = (reckoned.now, now());
+    let shared = Shared { config, metrics, hub, shards, spool, maintenance: Arc::default(), clock };
     signals(shared.hub.clone(), shared.control());
     let drivers = start_shards(&shared, address, &cores);
     let driver = wait_for_shards(&drivers, shards).map_err(one)?;
     let ended = rt::run(rt::Choice::Epoll, control::run(shared, embedded, started, driver));
     ended.map_err(|error| one(format!("the control thread has no reactor: {error}")))?.map_err(one)
+}
+
+/// The spool directory, locked; `None` when it cannot be made now, which is tried again while the broker runs.
+/// Source: operations 1.2, 4.2.
+fn spool_lock(dir: &std::path::Path) -> Result<Option<spool::Lock>, String> {
+    queen::torture::watch(dir);
+    match spool::open_dir(dir) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(error @ spool::LockError::Held) => Err(format!("{}: {error}; set FILE_BUFFER_DIR", dir.display())),
+        Err(error) => {
+            let dir = dir.display();
+            queen::warning!("spool", "no spool directory: pushes fail while PostgreSQL is away", directory = dir, error = error);
+            Ok(None)
+        }
+    }
 }
 
 /// The address to listen on: the first one the name has.

@@ -65,6 +65,11 @@ pub enum StateFn {
     ForgetEvidence,
     CleanupPartitions,
     PurgeAudit,
+    /// `http/maintenance.rs`
+    Maintenance,
+    SetMaintenance,
+    /// The control thread: what this broker's spool may need of the evidence.
+    SetSpoolFloor,
     /// The control thread: measures the stored bytes of the next queue.
     MeasureRetained,
 }
@@ -154,6 +159,9 @@ impl StateFn {
             StateFn::CleanupPartitions => "cleanup_partitions",
             StateFn::PurgeAudit => "purge_audit",
             StateFn::MeasureRetained => "measure_retained",
+            StateFn::Maintenance => "maintenance",
+            StateFn::SetMaintenance => "set_maintenance",
+            StateFn::SetSpoolFloor => "set_spool_floor",
         }
     }
 }

@@ -65,6 +65,13 @@ pub struct Config {
     pub pop_timeout: Duration,
     /// Start of a group whose pop names no mode. Never [`Start::At`].
     pub default_start: Start,
+    // Spool.
+    /// Absolute.
+    pub spool_dir: PathBuf,
+    pub spool_bytes_max: u64,
+    pub spool_events_per_file: u64,
+    /// How often flags that brokers share are read again.
+    pub cache_refresh: Duration,
     // Jobs.
     pub stats_interval: Duration,
     pub retention_interval: Duration,
@@ -156,6 +163,10 @@ impl Config {
                 None => first_timeout,
             }),
             default_start: default_start(r),
+            spool_dir: PathBuf::new(),
+            spool_bytes_max: r.int("FILE_BUFFER_MAX_BYTES") as u64,
+            spool_events_per_file: r.int("FILE_BUFFER_EVENTS_PER_FILE") as u64,
+            cache_refresh: ms(r.int("QUEEN_CACHE_REFRESH_INTERVAL_MS")),
             stats_interval: ms(r.int("STATS_INTERVAL_MS")),
             retention_interval: ms(r.int("RETENTION_INTERVAL")),
             retention_batch_size: r.int("RETENTION_BATCH_SIZE") as u32,
@@ -169,6 +180,7 @@ impl Config {
             log_rates: ms(r.int("QUEEN_LOG_RATES_MS")),
             boot_lines: Vec::new(),
         };
+        let config = Config { spool_dir: spool_dir(r, &config.data_dir, embedded), ..config };
         r.holds("DEFAULT_TIMEOUT", config.pop_timeout.as_millis());
         refuse_unbuilt(r, auth);
         for setting in settings::rows().filter(|s| s.force != Force::Live) {
@@ -245,6 +257,18 @@ fn data_dir(r: &mut Reader, root: bool, needed: bool) -> PathBuf {
     };
     let dir = std::path::absolute(&dir).unwrap_or(dir);
     r.holds("QUEEN_DATA_DIR", dir.display());
+    dir
+}
+
+/// `FILE_BUFFER_DIR`, else `buffers` beside the embedded PostgreSQL, else `/var/lib/queen/buffers`.
+fn spool_dir(r: &mut Reader, data_dir: &std::path::Path, embedded: bool) -> PathBuf {
+    let dir = match r.filled("FILE_BUFFER_DIR") {
+        Some(named) => PathBuf::from(named),
+        None if embedded => data_dir.join("buffers"),
+        None => PathBuf::from("/var/lib/queen/buffers"),
+    };
+    let dir = std::path::absolute(&dir).unwrap_or(dir);
+    r.holds("FILE_BUFFER_DIR", dir.display());
     dir
 }
 

@@ -169,6 +169,9 @@ impl<'a> Address<'a> {
 /// `POST /api/v1/messages/:partitionId/:transactionId/retry`: its newest dead letter, in place.
 pub async fn retry(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
     let address = Address::of(params);
+    if core.push_maintenance() {
+        return in_maintenance();
+    }
     let Some(args) = address.args() else { return address.gone() };
     let found = match core
         .state(crate::state::StateCall { function: StateFn::FindDeadLetter, tenant: request.tenant, args })
@@ -202,6 +205,9 @@ pub async fn replay(core: &Rc<Core>, request: &Request, params: &Params) -> Resp
             return Response::json(400, json!({"success": false, "error": what, "message": message}).to_string());
         }
     };
+    if core.push_maintenance() {
+        return in_maintenance();
+    }
     let gone = || {
         let body =
             json!({"success": false, "result": "gone", "dlqId": sent, "error": "Message not found", "message": GONE});
@@ -278,6 +284,15 @@ async fn replay_found(core: &Rc<Core>, request: &Request, id: &str, row: &Value,
         },
         "dlqRowRemoved": moved,
     })))
+}
+
+/// Source: data plane 10.3.
+fn in_maintenance() -> Response {
+    let body = json!({
+        "success": false, "result": "maintenance", "error": "push maintenance is on", "dlqRowRemoved": false,
+        "message": "Nothing was moved; replay it when push maintenance is off",
+    });
+    Response::json(503, body.to_string())
 }
 
 fn failed(error: &StoreError) -> Response {

@@ -269,6 +269,9 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
     let mut guards: Vec<WatchGuard>;
     let mut parked = None;
     loop {
+        if core.pop_maintenance() {
+            return nothing(core);
+        }
         let sources = match sources(core, asking, woken).await {
             Ok(sources) => sources,
             Err(StoreError::Unavailable(_)) => return Response::json(500, error_body("pool")),

@@ -122,6 +122,13 @@ impl Oracle {
         })
     }
 
+    /// When the oldest push without an answer came: it may be on its way to disk.
+    pub fn oldest_push(&self) -> Option<Stamp> {
+        let open = self.by_slot.values().map(|index| &self.asks[*index]);
+        let pushes = open.filter(|asked| matches!(asked.ask, Ask::Push(_)));
+        pushes.filter_map(|asked| Some(asked.delivered?.stamp)).min()
+    }
+
     /// Every `buffered` message was decided.
     pub fn check_awaited(&self) {
         if let Some((lane, awaited)) = self.awaited.iter().find(|(_, awaited)| !awaited.is_empty()) {

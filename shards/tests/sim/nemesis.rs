@@ -93,9 +93,8 @@ impl World {
         // Nor what an undrained record of any broker may need. Source: architecture 13.14.
         let floor = self.disks.iter().filter_map(|disk| disk.floor()).min().unwrap_or(Stamp(i64::MAX));
         let newest = self.moment().stamp.min(floor);
-        // A draft may be seconds old before it is on disk.
-        let margin = if self.plan.calm() { 1_000_000 } else { 3_000_000 };
-        let before = Stamp(newest.0 - window as i64 * 1_000_000 - margin);
+        let newest = self.oracle.oldest_push().map_or(newest, |oldest| newest.min(oldest));
+        let before = Stamp(newest.0 - window as i64 * 1_000_000 - 1_000_000);
         if let Some(to) = self.store.purge_evidence(id, before) {
             self.oracle.hit(Thing::EvidencePurged);
             self.oracle.ledger.parts.get_mut(&id).expect("known").forgotten = to;

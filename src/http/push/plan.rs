@@ -46,6 +46,28 @@ pub struct Plan {
 ///
 /// Linear in the body. Source: data plane 3.4, 3.5; architecture 4.
 pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
+    build(tenant, parsed, ids, keys, zstd_level, Leaders::of(parsed))
+}
+
+/// The same without layer 1: in push maintenance each item is spooled on its own. Source: data plane 3.7.
+pub fn plan_each(
+    tenant: TenantId,
+    parsed: &Parsed<'_>,
+    ids: &[MessageId],
+    keys: &KeyHasher,
+    zstd_level: i32,
+) -> Plan {
+    build(tenant, parsed, ids, keys, zstd_level, Leaders::none())
+}
+
+fn build(
+    tenant: TenantId,
+    parsed: &Parsed<'_>,
+    ids: &[MessageId],
+    keys: &KeyHasher,
+    zstd_level: i32,
+    mut leaders: Leaders,
+) -> Plan {
     let mut builds: Vec<Build> = parsed
         .lanes
         .iter()
@@ -55,7 +77,6 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
             Build { frames: FrameWriter::with_capacity(frames), keys: Vec::with_capacity(keys), all_minted: true }
         })
         .collect();
-    let mut leaders = Leaders::of(parsed);
     let mut fates = Vec::with_capacity(parsed.items.len());
     let mut uuid = [0; 36];
     for (i, item) in parsed.items.iter().enumerate() {
@@ -103,12 +124,6 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
     plan
 }
 
-/// The fates when nothing can be keyed: everything that is not refused leads, and will have failed.
-pub fn fates_without_keys(parsed: &Parsed<'_>) -> Vec<Fate> {
-    let refused = |lane: u32| parsed.lanes[lane as usize].refused.is_some();
-    parsed.items.iter().map(|item| if refused(item.lane) { Fate::Refused } else { Fate::Leads { index: 0 } }).collect()
-}
-
 struct Build {
     frames: FrameWriter,
     keys: Vec<u8>,
@@ -137,6 +152,11 @@ struct Leaders {
 }
 
 impl Leaders {
+    /// Nobody follows.
+    fn none() -> Leaders {
+        Leaders { first: HashMap::default(), needed: false }
+    }
+
     fn of(parsed: &Parsed<'_>) -> Leaders {
         let named = parsed.items.iter().filter(|item| item.transaction_id.is_some()).count();
         let capacity = if named > 1 { named } else { 0 };
