@@ -310,7 +310,8 @@ pub enum Event {
     SpoolFound {
         lanes: Vec<(u64, u32)>,
     },
-    /// Whether every record on disk was handed over, and further ones are at once.
+    /// Whether every record on disk was handed over, and further ones are at once. What a shard still misses then is
+    /// lost: it could not be read.
     SpoolRead {
         all: bool,
     },

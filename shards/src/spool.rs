@@ -190,12 +190,16 @@ impl Shard {
 
     /// [`crate::command::Event::SpoolRead`].
     pub(crate) fn spool_read(&mut self, all: bool) {
-        if self.spool.all_read != all {
-            self.spool.all_read = all;
-            if !all {
-                // Who waits for records on disk would wait long.
-                self.prepare_all();
-            }
+        let changed = std::mem::replace(&mut self.spool.all_read, all) != all;
+        let before = self.spool.behind.len();
+        if all {
+            // Whatever was on disk is here, is decided, or could not be read: nobody waits for that.
+            self.spool.behind.values_mut().for_each(|behind| behind.unread = 0);
+            self.spool.behind.retain(|_, behind| behind.writing > 0);
+        }
+        // Who waits for records on disk would wait long, or waits in vain.
+        if (changed && !all) || self.spool.behind.len() < before {
+            self.prepare_all();
         }
     }
 

@@ -17,7 +17,7 @@ const KEEP_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reckoned {
     pub now: Stamp,
-    /// By the clock of the machine.
+    /// By the clock of the machine, since the machine was started again after the last reading.
     pub filled: bool,
 }
 
@@ -41,7 +41,8 @@ fn reckon_from(kept: Option<Kept>, since_boot_us: i64, boot: &str, wall: Stamp) 
             Reckoned { now: Stamp(kept.stamp.0.saturating_add(since)), filled: false }
         }
         Some(kept) => Reckoned { now: wall.max(kept.stamp), filled: true },
-        None => Reckoned { now: wall, filled: true },
+        // A spool that was never used.
+        None => Reckoned { now: wall, filled: false },
     }
 }
 
@@ -123,7 +124,7 @@ mod tests {
         let ahead = Stamp(READ + 60_000_000);
         assert_eq!(reckon_from(kept("a"), 1, "b", ahead), Reckoned { now: ahead, filled: true });
         assert_eq!(reckon_from(kept("a"), 1, "b", Stamp(7)), Reckoned { now: Stamp(READ), filled: true });
-        assert_eq!(reckon_from(None, 1, "b", ahead), Reckoned { now: ahead, filled: true });
+        assert_eq!(reckon_from(None, 1, "b", ahead), Reckoned { now: ahead, filled: false });
         assert!(reckon_from(kept(""), 1, "", ahead).filled, "a machine that does not tell its boot");
     }
 

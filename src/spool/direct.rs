@@ -17,7 +17,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Fails where the file system does not do direct I/O: a file is written and removed again.
+    /// Fails where the file system does not do direct I/O: a file is written, read and removed again.
     pub async fn new(dir: &Path) -> io::Result<Direct> {
         const PROBE: &str = "probe";
         let direct = Direct { names: Plain::new(dir) };
@@ -26,8 +26,16 @@ impl Direct {
         let written = direct.write(&file, 0, vec![0; BLOCK]).await;
         let synced = direct.sync(&file).await;
         direct.close(file).await;
+        let read = match direct.open(PROBE).await {
+            Ok(file) => {
+                let read = direct.read(&file, 0, BLOCK).await;
+                direct.close(file).await;
+                read
+            }
+            Err(error) => Err(error),
+        };
         direct.remove(PROBE).await?;
-        written.and(synced).map(|()| direct)
+        written.and(synced).and(read).map(|_| direct)
     }
 }
 
@@ -46,7 +54,8 @@ impl Disk for Direct {
 
     async fn open(&self, name: &str) -> io::Result<DmaFile> {
         let mut options = OpenOptions::new();
-        options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        // Without O_NONBLOCK, which a ring takes for "answer at once or not at all".
+        options.read(true).custom_flags(libc::O_NOFOLLOW);
         Ok(options.dma_open(self.names.path(name)).await?)
     }
 

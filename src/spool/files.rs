@@ -413,7 +413,11 @@ impl<D: Disk, O: Outside> Files<D, O> {
                     }
                     let from = wants - wants % super::format::BLOCK as u64;
                     let len = READ_BYTES.min((end - from).next_multiple_of(super::format::BLOCK as u64) as usize);
-                    match self.disk.read(file, from, len).await {
+                    let mut read = self.disk.read(file, from, len).await;
+                    if read.is_err() {
+                        read = self.disk.read(file, from, len).await;
+                    }
+                    match read {
                         Ok(bytes) => {
                             let skip = (wants - from) as usize;
                             let until = bytes.len().min((end - from) as usize);

@@ -223,7 +223,7 @@ impl<D: Disk> Server<'_, D> {
         }
         worked |= self.survey().await;
         worked |= self.drain().await;
-        self.tell_read();
+        self.tell_read(worked);
         if !worked {
             self.spool.wait().await;
         }
@@ -294,9 +294,10 @@ impl<D: Disk> Server<'_, D> {
         worked
     }
 
-    fn tell_read(&mut self) {
+    /// Told again after every change: shards then know that what they still miss is lost.
+    fn tell_read(&mut self, worked: bool) {
         let all = self.surveying.is_none() && self.early.drains() && self.files.all_read();
-        if std::mem::replace(&mut self.told_all, all) != all {
+        if std::mem::replace(&mut self.told_all, all) != all || (all && worked) {
             (0..self.setup.shards).for_each(|shard| tell(&self.setup.hub, shard, ToShard::SpoolRead(all)));
         }
     }

@@ -191,7 +191,7 @@ mod tests {
         let _parked = metrics.park(0, "a\"b\\c\nd".into());
         let cluster = serde_json::json!({"pushMessages": 5, "ackMessages": 3, "ackFailed": 1, "deadLetters": 2,
             "deadLettersByQueue": [{"queue": "q", "count": 2}]});
-        let text = text(&metrics, Some(&cluster));
+        let text = text(&metrics, &Numbers::default(), false, Some(&cluster));
         let mut families = HashSet::new();
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn without_the_database_its_families_are_absent() {
-        let text = text(&Metrics::new(1, 1), None);
+        let text = text(&Metrics::new(1, 1), &Numbers::default(), false, None);
         assert!(!text.contains("queen_cluster_") && !text.contains("queen_dlq_"));
     }
 }

@@ -23,7 +23,7 @@ things! {
     ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, KeysPaged, RecordsRead, PackedStored,
     HeldByDelay, HeldByWindow,
     BundleCommitted, BundleDuplicate, BundleStale, BundleRefused,
-    Buffered, SpoolFailed, FoundAtStart, MaintenancePush,
+    Buffered, SpoolFailed, SpoolDamaged, FoundAtStart, MaintenancePush,
     Drained, DrainedDuplicate, DrainedAgain, DrainRefused, BufferedThenQueued,
     Sealed, RunRowsRead, RunsLoaded, RunsDropped, RunGone,
 }

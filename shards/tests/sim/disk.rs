@@ -42,6 +42,8 @@ pub struct Disk {
     found: bool,
     up: bool,
     told_all: bool,
+    /// Something was written or read since the shards were told.
+    touched: bool,
     pub maintenance: bool,
     /// When the last message to a shard arrives, and the last write of it lands.
     arrives: BTreeMap<usize, u64>,
@@ -126,6 +128,7 @@ impl World {
         let lost = self.store.strikes(&mut self.disk_rng, Planted::LoseSpooled, 100);
         let disk = &mut self.disks[at.0];
         disk.writing -= 1;
+        disk.touched = true;
         if fails {
             self.oracle.hit(Thing::SpoolFailed);
         } else {
@@ -165,8 +168,10 @@ impl World {
     fn hand_over(&mut self, broker: usize) {
         let newest_first = self.store.planted == Some(Planted::DrainNewestFirst);
         let shards = self.plan.brokers[broker];
+        self.lose_some(broker);
         let disk = &mut self.disks[broker];
         if disk.found && disk.up && !disk.maintenance {
+            disk.touched |= disk.records.iter().any(|kept| !kept.handed);
             let with_shards = disk.records.iter().filter(|kept| kept.handed).count();
             let mut parts: Vec<Vec<Drained>> = vec![Vec::new(); shards];
             let mut open: Vec<&mut Kept> = disk.records.iter_mut().filter(|kept| !kept.handed).collect();
@@ -186,11 +191,25 @@ impl World {
         self.told_read(broker);
     }
 
+    /// A record that is damaged, and so never comes.
+    fn lose_some(&mut self, broker: usize) {
+        if self.healed || !self.disk_rng.chance(self.plan.faults.disk / 10) {
+            return;
+        }
+        let disk = &mut self.disks[broker];
+        let Some(place) = disk.records.iter().position(|kept| !kept.handed) else { return };
+        let kept = disk.records.remove(place).expect("just seen");
+        disk.touched = true;
+        self.oracle.hit(Thing::SpoolDamaged);
+        self.oracle.lost(broker, &kept.record);
+    }
+
     /// Tells the shards when it changes whether all is handed over.
     fn told_read(&mut self, broker: usize) {
         let disk = &mut self.disks[broker];
         let all = disk.found && disk.up && !disk.maintenance && disk.records.iter().all(|kept| kept.handed);
-        if std::mem::replace(&mut disk.told_all, all) != all {
+        let touched = std::mem::take(&mut disk.touched);
+        if std::mem::replace(&mut disk.told_all, all) != all || (all && touched) {
             for shard in 0..self.plan.brokers[broker] {
                 self.tell_shard((broker, shard), Event::SpoolRead { all });
             }

@@ -109,6 +109,18 @@ impl Oracle {
         }
     }
 
+    /// A record was damaged on disk: nothing is promised of it any more.
+    pub fn lost(&mut self, broker: usize, record: &SpoolRecord) {
+        let draft = &record.draft;
+        let lane = (broker, draft.lane.queue.clone(), draft.lane.partition.clone());
+        for one in frame::read(&draft.frames).expect("the simulation writes frames") {
+            self.decided.insert(one.id);
+            if let Some(awaited) = self.awaited.get_mut(&lane) {
+                awaited.retain(|awaited| awaited.id != one.id);
+            }
+        }
+    }
+
     /// Whether a message of these names with this key was accepted within the window around an acceptance.
     fn has_original(&self, names: &(Arc<str>, Arc<str>), key: Key, accepted: Stamp, now: Moment) -> bool {
         self.ledger.named.get(names).into_iter().flatten().any(|id| {
