@@ -8,8 +8,8 @@
 
 use crate::config::Postgres;
 use crate::embedded::{Embedded, Status};
-use crate::jobs;
 use crate::http::maintenance::Flags;
+use crate::jobs;
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
 use crate::spool::ToSpool;
@@ -35,6 +35,8 @@ const PULSE: Duration = Duration::from_millis(500);
 const PROBES_LOST: u32 = 2;
 /// Between words on what the spool may need of the dedup evidence.
 const FLOOR_PERIOD: Duration = Duration::from_secs(10);
+/// How long the last of them may take.
+const FLOOR_GONE_MAX: Duration = Duration::from_millis(300);
 /// How long the spool may take to close its file at the end.
 const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
 /// After the start, before the switches are read again for the first time. Source: operations 7.4.
@@ -162,19 +164,19 @@ impl Control {
     }
 
     /// Keeps the dedup evidence that undrained records may need. Source: architecture 13, rule 14.
-    async fn tell_floor(self: Rc<Self>, conn: Rc<Conn>) {
-        let broker = uuid::Uuid::new_v4().hyphenated().to_string();
-        let mut told = false;
+    async fn tell_floor(&self, conn: &Conn, gone: bool) {
+        let mut args = serde_json::json!({ "broker": self.shared.config.broker_id, "gone": gone });
+        if let Some(floor) = self.shared.spool.status().floor() {
+            args["oldestMs"] = (floor / 1000).into();
+        }
+        let call = StateCall { function: StateFn::SetSpoolFloor, tenant: TenantId::DEFAULT, args };
+        // Without an answer the last word stands, or the next one comes soon.
+        let _ = self.call(conn, &call).await;
+    }
+
+    async fn tell_floors(self: Rc<Self>, conn: Rc<Conn>) {
         loop {
-            let floor = self.shared.spool.status().floor();
-            if floor.is_some() || told {
-                let mut args = serde_json::json!({ "broker": broker });
-                if let Some(floor) = floor {
-                    args["oldestMs"] = (floor / 1000).into();
-                }
-                let call = StateCall { function: StateFn::SetSpoolFloor, tenant: TenantId::DEFAULT, args };
-                told = self.call(&conn, &call).await.is_err() || floor.is_some();
-            }
+            self.tell_floor(&conn, false).await;
             rt::sleep(FLOOR_PERIOD).await;
         }
     }
@@ -251,13 +253,19 @@ impl Control {
         let conn = Rc::new(Conn::new(target, self.name("jobs")));
         let (config, metrics) = (self.shared.config.clone(), self.shared.metrics.clone());
         rt::spawn(self.clone().purge(conn.clone()));
-        rt::spawn(self.clone().tell_floor(conn.clone()));
+        rt::spawn(self.clone().tell_floors(conn.clone()));
         rt::spawn(self.clone().reconcile_for_ever());
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
         let (control, on) = (self.clone(), conn.clone());
-        let call = async move |call: StateCall| control.call(&on, &call).await;
+        let call = async move |call: StateCall| {
+            if call.function == StateFn::ClaimTask {
+                // What this broker's spool may need is known before anything is forgotten.
+                control.tell_floor(&on, false).await;
+            }
+            control.call(&on, &call).await
+        };
         rt::spawn(jobs::retention(config.clone(), call));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
@@ -398,6 +406,10 @@ impl Control {
         self.shared.spool.send(ToSpool::Stop { done });
         let _ = stopped.recv_timeout(SPOOL_STOP_MAX);
         let pending = self.shared.spool.status().numbers().pending;
+        let admin = self.admin.borrow().clone();
+        if let (0, Some(admin)) = (pending, admin) {
+            let _ = rt::timeout(FLOOR_GONE_MAX, self.tell_floor(&admin, true)).await;
+        }
         if pending > 0 {
             crate::warning!("shutdown", "spool has undrained events at shutdown", pending = pending);
         }

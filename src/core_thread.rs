@@ -8,9 +8,9 @@
 use crate::config::Config;
 use crate::gate::Gate;
 use crate::mail::{Mail, Shared, ToShard, now};
-use crate::spool::ToSpool;
 use crate::rt;
 use crate::slots::{Slots, Waiting};
+use crate::spool::ToSpool;
 use crate::state::{StateCall, StateReply};
 use crate::store::{self, Conn};
 use crate::telemetry::Metrics;
@@ -115,7 +115,9 @@ impl Core {
                 closing: Cell::new(false),
                 closed: RefCell::default(),
                 to_spool: RefCell::default(),
-                own_keys: KeyHasher::new(&[random_bits().to_le_bytes(), random_bits().to_le_bytes()].concat().try_into().expect("16 bytes")),
+                own_keys: KeyHasher::new(
+                    &[random_bits().to_le_bytes(), random_bits().to_le_bytes()].concat().try_into().expect("16 bytes"),
+                ),
                 late: RefCell::new((0..shared.hub.targets()).map(|_| VecDeque::new()).collect()),
                 shared,
             }

@@ -1,7 +1,7 @@
 //! What crosses from one thread to another, once: commands and their verdicts, state calls, the store's coming and going.
 
-use crate::state::{StateCall, StateReply};
 use crate::spool::{Spool, ToSpool};
+use crate::state::{StateCall, StateReply};
 use crate::store::Target;
 use queen_shards::command::{Command, Drained, Verdict};
 use queen_shards::ids::{Micros, Slot, Stamp};

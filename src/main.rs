@@ -38,7 +38,7 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
         log::init("info", false);
         return Err(one("migration is not supported on the log engine".into()));
     }
-    let config = Arc::new(Config::from_env().inspect_err(|_| log::init("info", false))?);
+    let mut config = Config::from_env().inspect_err(|_| log::init("info", false))?;
     log::init(&config.log_filter, config.log_json);
     panic_hook();
     config.boot_lines.iter().for_each(|line| line.log());
@@ -48,11 +48,15 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
         Postgres::Embedded => Some(Embedded::prepare(&config.data_dir).map_err(|error| one(error.to_string()))?),
         Postgres::Server(_) => None,
     };
+    let lock = spool_lock(&config.spool_dir).map_err(one)?;
+    if let Some(id) = spool::clock::broker_id(&config.spool_dir) {
+        config.broker_id = id;
+    }
+    let config = Arc::new(config);
     let cores = rt::cores();
     let shards = shards(&config, cores.len());
     let hub = Hub::new(shards + 1, MAILBOX_MAX).map_err(|error| one(format!("no descriptors left: {error}")))?;
     let metrics = Arc::new(Metrics::new(shards, config.db_pool_size));
-    let lock = spool_lock(&config.spool_dir).map_err(one)?;
     let reckoned = spool::clock::reckon(&config.spool_dir);
     let spool = Spool::new();
     if reckoned.filled {
@@ -85,7 +89,12 @@ fn spool_lock(dir: &std::path::Path) -> Result<Option<spool::Lock>, String> {
         Err(error @ spool::LockError::Held) => Err(format!("{}: {error}; set FILE_BUFFER_DIR", dir.display())),
         Err(error) => {
             let dir = dir.display();
-            queen::warning!("spool", "no spool directory: pushes fail while PostgreSQL is away", directory = dir, error = error);
+            queen::warning!(
+                "spool",
+                "no spool directory: pushes fail while PostgreSQL is away",
+                directory = dir,
+                error = error
+            );
             Ok(None)
         }
     }

@@ -35,7 +35,8 @@ mod armed {
         let Some(dir) = DIR.get() else { return };
         let Ok(order) = std::fs::read_to_string(dir.join("torture")) else { return };
         let mut words = order.split_whitespace();
-        let fits = words.next() == Some(name) && words.next().and_then(|n| n.parse().ok()).is_some_and(|n: u64| n <= passed);
+        let fits =
+            words.next() == Some(name) && words.next().and_then(|n| n.parse().ok()).is_some_and(|n: u64| n <= passed);
         if fits {
             let _ = std::fs::write(dir.join(format!("torture-{name}")), b"");
             // SAFETY: no preconditions; the process is to end here, without any clean-up.

@@ -15,7 +15,8 @@ use crate::effect::{
 use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
-    ACCEPTED_JOIN_US, BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX, MERGE_DRAFT_BYTES,
+    ACCEPTED_JOIN_US, BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX,
+    MERGE_DRAFT_BYTES,
 };
 use crate::recall::kept_from;
 use crate::repack::{self, Packed};
@@ -180,6 +181,7 @@ impl Shard {
                 true => lane.lookup.as_ref().is_none_or(|lookup| lookup.through() != lane.verified),
                 false => self.waits_for_disk(at),
             };
+            let mut span = None;
             let probed = lane.runs().filter(|_| !drained);
             let probed = probed.and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
             for waiting in &lane.drafts {
@@ -195,7 +197,9 @@ impl Shard {
                 }
                 take += 1;
                 bytes += size;
-                segments += (size >= MERGE_DRAFT_BYTES) as usize;
+                let apart = waiting.accepted_at().map(accepted_span)
+                    != std::mem::replace(&mut span, waiting.accepted_at().map(accepted_span));
+                segments += (size >= MERGE_DRAFT_BYTES || (drained && apart)) as usize;
             }
             segments += 1;
             self.closing.pop_front();
@@ -315,7 +319,7 @@ impl Shard {
             Err(error) => return self.append_failed(flight, error),
         };
         self.read_clock(outcome.now);
-        self.spool.store_answered();
+        self.spool.store_answered(self.now);
         let mut stored = outcome.stored.into_iter();
         let mut segments = flight.segments.into_iter().peekable();
         for (index, (flying, lane_outcome)) in flight.lanes.into_iter().zip(outcome.lanes).enumerate() {
@@ -596,6 +600,11 @@ impl Shard {
     }
 }
 
+/// Records of one span may share a segment.
+fn accepted_span(accepted_at: Stamp) -> i64 {
+    accepted_at.0.div_euclid(ACCEPTED_JOIN_US)
+}
+
 /// Small drafts in a row become one segment, a large one its own.
 struct Run {
     lane: u32,
@@ -618,8 +627,7 @@ impl Run {
         part: Packed,
         packed: Option<Bytes>,
     ) {
-        let span = |stamp: Option<Stamp>| stamp.map(|stamp| stamp.0.div_euclid(ACCEPTED_JOIN_US));
-        if span(self.accepted_at) != span(accepted_at) {
+        if self.accepted_at.map(accepted_span) != accepted_at.map(accepted_span) {
             self.flush(segments);
             self.accepted_at = accepted_at;
         }

@@ -36,6 +36,8 @@ pub const STALE_TRIES: u8 = 16;
 /// Records of the spool that were accepted within one span of this length may share a segment, which has one acceptance
 /// time: a dedup window is judged so much too short or too long, and no more.
 pub const ACCEPTED_JOIN_US: i64 = 10_000;
+/// While a commit was answered so recently, a probe elsewhere that failed says nothing of the store.
+pub const ANSWERED_US: u64 = 1_000_000;
 /// A draft whose row is locked for so long is spooled. Source: QUEEN_PUSH_COMMIT_TIMEOUT_MS.
 pub const DRAFT_WAIT_US: u64 = 5_000_000;
 /// A partition that was looked up and does not exist is believed absent for so long (pushes of this broker end it).

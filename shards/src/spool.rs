@@ -8,11 +8,11 @@
 //! wait for the outcome. Does not know files, nor whether there is a spool: then writes fail.
 //! Source: architecture 8, 13.17; operations 4.1.
 
-use crate::command::{Draft, DrainVerdict, Drained, DraftVerdict, SpoolRecord};
+use crate::command::{Draft, DraftVerdict, DrainVerdict, Drained, SpoolRecord};
 use crate::effect::{Effect, StoreError};
-use crate::ids::{Slot, Stamp};
+use crate::ids::{Micros, Slot, Stamp};
 use crate::lane::{DraftFrom, LaneState, WaitingDraft};
-use crate::limits::REREAD_WAIT_US;
+use crate::limits::{ANSWERED_US, REREAD_WAIT_US};
 use crate::place::LaneKey;
 use crate::shard::{Shard, Timer};
 use crate::slab::Ref;
@@ -32,8 +32,9 @@ pub(crate) struct Spool {
     /// On their way to disk, by token.
     writing: HashMap<u64, Writing>,
     tokens: u64,
-    /// Commits in a row that the store could not take.
+    /// Commits in a row that the store could not take, and when it last took one.
     failures: u32,
+    answered: Option<Micros>,
     /// Lanes whose last commit has an unknown outcome, to be read again when the store is back.
     unverified: Vec<Ref>,
 }
@@ -63,6 +64,7 @@ impl Spool {
             writing: HashMap::new(),
             tokens: 0,
             failures: 0,
+            answered: None,
             unverified: Vec::new(),
         }
     }
@@ -77,8 +79,8 @@ impl Spool {
     }
 
     /// A commit was answered.
-    pub(crate) fn store_answered(&mut self) {
-        self.failures = 0;
+    pub(crate) fn store_answered(&mut self, now: Micros) {
+        (self.failures, self.answered) = (0, Some(now));
     }
 }
 
@@ -206,6 +208,8 @@ impl Shard {
     /// [`crate::command::Event::Store`].
     pub(crate) fn store_seen(&mut self, up: bool) {
         match up {
+            // Who asks for the store now and then may be the one that is refused.
+            false if self.spool.answered.is_some_and(|at| self.now.since(at) < ANSWERED_US) => {}
             false => self.store_lost(),
             true if self.spool.down => {
                 (self.spool.down, self.spool.failures) = (false, 0);
@@ -271,7 +275,10 @@ impl Shard {
         let Some(lane) = self.lanes.slab.get(at) else { return };
         if !lane.drafts.is_empty() {
             self.arm(self.now.plus(REREAD_WAIT_US), Timer::Close { lane: at });
-        } else if lane.state == LaneState::Unknown && lane.id.0 == 0 && lane.cursors.is_empty() && lane.preparing.is_empty()
+        } else if lane.state == LaneState::Unknown
+            && lane.id.0 == 0
+            && lane.cursors.is_empty()
+            && lane.preparing.is_empty()
         {
             self.lanes.remove(at);
         }

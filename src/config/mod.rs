@@ -70,6 +70,8 @@ pub struct Config {
     pub spool_dir: PathBuf,
     pub spool_bytes_max: u64,
     pub spool_events_per_file: u64,
+    /// This broker, among those of its database: a UUID that its spool directory keeps.
+    pub broker_id: String,
     /// How often flags that brokers share are read again.
     pub cache_refresh: Duration,
     // Jobs.
@@ -166,6 +168,7 @@ impl Config {
             spool_dir: PathBuf::new(),
             spool_bytes_max: r.int("FILE_BUFFER_MAX_BYTES") as u64,
             spool_events_per_file: r.int("FILE_BUFFER_EVENTS_PER_FILE") as u64,
+            broker_id: uuid::Uuid::new_v4().hyphenated().to_string(),
             cache_refresh: ms(r.int("QUEEN_CACHE_REFRESH_INTERVAL_MS")),
             stats_interval: ms(r.int("STATS_INTERVAL_MS")),
             retention_interval: ms(r.int("RETENTION_INTERVAL")),

@@ -94,7 +94,12 @@ async fn write_row(core: &Rc<Core>, key: &str, on: bool) {
         let args = json!({"key": key, "enabled": on});
         let call = StateCall { function: StateFn::SetMaintenance, tenant: TenantId::DEFAULT, args };
         if let Err(error) = core.state(call).await {
-            crate::warning!("maintenance", "the switch is not stored; it holds on this broker", key = key, error = error);
+            crate::warning!(
+                "maintenance",
+                "the switch is not stored; it holds on this broker",
+                key = key,
+                error = error
+            );
         }
     }
 }

@@ -46,6 +46,17 @@ fn reckon_from(kept: Option<Kept>, since_boot_us: i64, boot: &str, wall: Stamp) 
     }
 }
 
+/// The id of the broker this directory belongs to: kept there, or made now. `None`: it cannot be kept.
+pub fn broker_id(dir: &Path) -> Option<String> {
+    let path = dir.join("broker");
+    let kept = fs::read_to_string(&path).ok().and_then(|text| uuid::Uuid::parse_str(text.trim()).ok());
+    let id = kept.unwrap_or_else(uuid::Uuid::new_v4).hyphenated().to_string();
+    if kept.is_none() {
+        fs::write(&path, &id).ok()?;
+    }
+    Some(id)
+}
+
 /// Keeps readings.
 pub struct Keeper {
     path: PathBuf,

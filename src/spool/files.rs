@@ -165,7 +165,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
     /// Reads one more file of an earlier process and counts its records; false when there is none. The files are read
     /// again to be drained.
     pub async fn survey(&mut self, lanes: &mut FoundLanes) -> bool {
-        let Some(at) = self.files.iter().position(|stored| stored.number > self.surveyed && stored.written.is_none()) else {
+        let Some(at) = self.files.iter().position(|stored| stored.number > self.surveyed && stored.written.is_none())
+        else {
             return false;
         };
         self.surveyed = self.files[at].number;
@@ -222,7 +223,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
         let mut taken = Vec::new();
         for record in records {
             let events = active.messages + batch.messages;
-            let full = events >= self.limits.events_per_file || active.bytes() + batch.bytes.len() as u64 > FILE_BYTES_MAX;
+            let full =
+                events >= self.limits.events_per_file || active.bytes() + batch.bytes.len() as u64 > FILE_BYTES_MAX;
             if full && !taken.is_empty() {
                 break;
             }
@@ -524,8 +526,11 @@ impl<D: Disk, O: Outside> Files<D, O> {
         let stored = &self.files[at];
         let stem = stored.name.rsplit_once('.').map_or(&*stored.name, |(stem, _)| stem);
         let name = format!("{FAILED_DIR}/{stem}-{place}.buf");
-        let header =
-            Header { key: self.outside.random().to_le_bytes(), created_ms: self.outside.unix_ms(), number: stored.number };
+        let header = Header {
+            key: self.outside.random().to_le_bytes(),
+            created_ms: self.outside.unix_ms(),
+            number: stored.number,
+        };
         let write = async {
             let mut active = Active::create(&self.disk, &name, header).await?;
             let mut batch = Batch::default();
@@ -581,8 +586,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
         let mut at = 0;
         while at < self.files.len() {
             let stored = &self.files[at];
-            let idle = !stored.closed && matches!(&stored.reader, Reader::Ours { scanner, .. } if Some(scanner.position()) == stored.written);
-            let read = matches!(stored.reader, Reader::Done) || (idle && stored.messages == 0 && stored.written != Some(DATA_START));
+            let idle = !stored.closed
+                && matches!(&stored.reader, Reader::Ours { scanner, .. } if Some(scanner.position()) == stored.written);
+            let read = matches!(stored.reader, Reader::Done)
+                || (idle && stored.messages == 0 && stored.written != Some(DATA_START));
             if !read || !stored.out.is_empty() {
                 at += 1;
                 continue;

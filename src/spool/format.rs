@@ -101,7 +101,8 @@ pub fn put_record(out: &mut Vec<u8>, key: &[u8; 16], number: u64, record: &Spool
     let (queue, partition) = (draft.lane.queue.as_bytes(), draft.lane.partition.as_bytes());
     let frames = draft.packed.as_ref().unwrap_or(&draft.frames);
     let raw_len = u32::try_from(draft.frames.len()).map_err(|_| TooLong)?;
-    let (q, p) = (u16::try_from(queue.len()).map_err(|_| TooLong)?, u16::try_from(partition.len()).map_err(|_| TooLong)?);
+    let (q, p) =
+        (u16::try_from(queue.len()).map_err(|_| TooLong)?, u16::try_from(partition.len()).map_err(|_| TooLong)?);
     let at = begin(out, BODY_FIXED + queue.len() + partition.len() + frames.len())?;
     out.extend_from_slice(&[KIND_DRAFT, draft.flags, draft.packed.is_some() as u8, draft.all_minted as u8]);
     out.extend_from_slice(&draft.count.to_le_bytes());
@@ -151,9 +152,14 @@ fn seal(out: &mut [u8], at: usize, key: &[u8; 16], number: u64) {
 pub enum Found {
     Record(Box<SpoolRecord>),
     /// The file was closed here.
-    Footer { records: u64, messages: u64 },
+    Footer {
+        records: u64,
+        messages: u64,
+    },
     /// So many bytes belong to no record.
-    Damage { bytes: u64 },
+    Damage {
+        bytes: u64,
+    },
     /// More of the file is needed.
     More,
     /// Nothing but zeros is left.
@@ -273,7 +279,11 @@ impl Scanner {
         let more = if self.whole { Tried::No } else { Tried::More };
         let Some(head) = rest.get(..HEAD) else {
             // An empty rest at the end of the file is the end, not a record.
-            return if rest.is_empty() || RECORD_MAGIC.starts_with(&rest[..rest.len().min(4)]) { more } else { Tried::No };
+            return if rest.is_empty() || RECORD_MAGIC.starts_with(&rest[..rest.len().min(4)]) {
+                more
+            } else {
+                Tried::No
+            };
         };
         if head[..4] != RECORD_MAGIC {
             return Tried::No;

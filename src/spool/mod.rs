@@ -40,16 +40,29 @@ use std::task::Poll;
 #[derive(Debug)]
 pub enum ToSpool {
     /// Records of a shard, each under its token.
-    Write { shard: usize, records: Vec<(u64, SpoolRecord)> },
-    Decided { verdicts: Vec<(SpoolId, DrainVerdict)> },
+    Write {
+        shard: usize,
+        records: Vec<(u64, SpoolRecord)>,
+    },
+    Decided {
+        verdicts: Vec<(SpoolId, DrainVerdict)>,
+    },
     /// The store can be used from now on; keys are hashed with this.
-    Ready { hash_secret: [u8; 16] },
+    Ready {
+        hash_secret: [u8; 16],
+    },
     /// Whether the store answered a moment ago, and with what clock.
-    Store { clock: Option<Stamp> },
+    Store {
+        clock: Option<Stamp>,
+    },
     /// Push maintenance: nothing is drained.
-    Maintenance { on: bool },
+    Maintenance {
+        on: bool,
+    },
     /// The broker ends: close the file that is being written, then say so.
-    Stop { done: Sender<()> },
+    Stop {
+        done: Sender<()>,
+    },
 }
 
 /// The way to the spool. Cheap to clone, any thread.

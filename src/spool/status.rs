@@ -134,7 +134,14 @@ impl Status {
         self.damaged_bytes.fetch_add(bytes, Relaxed);
         static GATE: Gate = Gate::new(10_000);
         if let Some(suppressed) = GATE.pass() {
-            crate::error!("spool", "a spool file is damaged", file = name, at = at, bytes = bytes, suppressed = suppressed);
+            crate::error!(
+                "spool",
+                "a spool file is damaged",
+                file = name,
+                at = at,
+                bytes = bytes,
+                suppressed = suppressed
+            );
         }
     }
 

@@ -75,7 +75,8 @@ pub fn record(n: u64, payload: usize, packed: bool) -> SpoolRecord {
     for i in 0..messages {
         let transaction_id = format!("t{n}-{i}");
         let payload = format!("\"{}\"", format!("{n}.").repeat(1 + payload / 4));
-        let head = FrameHead { id: MessageId((n * 8 + i) as u128), transaction_id: &transaction_id, ..FrameHead::default() };
+        let head =
+            FrameHead { id: MessageId((n * 8 + i) as u128), transaction_id: &transaction_id, ..FrameHead::default() };
         frames.push(&head, payload.as_bytes());
     }
     let (flags, frames) = (frames.flags(), frames.into_bytes());

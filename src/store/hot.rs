@@ -122,7 +122,8 @@ async fn sent<T>(commit: impl Future<Output = T>) -> T {
     answer
 }
 
-const APPEND_WAITING: &str = "select * from queen.append_waiting($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+const APPEND_WAITING: &str =
+    "select * from queen.append_waiting($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 /// Writes the one lane of a commit that others write all the time: waits for its row, and is judged there against what
 /// they stored.

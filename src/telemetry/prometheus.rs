@@ -92,7 +92,11 @@ fn buffer(page: &mut Page, spool: &Numbers, maintenance: bool) {
     page.gauge("queen_file_buffer_quarantined_files", "Spool files set aside.", spool.quarantined);
     page.gauge("queen_file_buffer_files", "Spool files that wait or are being written.", spool.files);
     page.gauge("queen_file_buffer_bytes", "Their size.", spool.bytes);
-    page.gauge("queen_file_buffer_recovering", "What an earlier process left is being counted.", spool.recovering as u8);
+    page.gauge(
+        "queen_file_buffer_recovering",
+        "What an earlier process left is being counted.",
+        spool.recovering as u8,
+    );
     page.counter("queen_file_buffer_written_total", "Messages spooled.", spool.written);
     page.counter("queen_file_buffer_drained_total", "Spooled messages decided, duplicates included.", spool.drained);
     page.counter("queen_file_buffer_duplicates_total", "Of these, found stored already.", spool.duplicates);

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 /// Through a wire that can be cut.
 fn setup(postgres: &Postgres, proxy: &Proxy) -> Setup {
-    Setup::on(postgres, "postgres").env("PG_PORT", &proxy.port.to_string()).env("QUEEN_PUSH_COMMIT_TIMEOUT_MS", COMMIT_MS)
+    Setup::on(postgres, "postgres")
+        .env("PG_PORT", &proxy.port.to_string())
+        .env("QUEEN_PUSH_COMMIT_TIMEOUT_MS", COMMIT_MS)
 }
 
 /// The answer of COMMIT is lost, with any window, also when the outage outlasts it.

@@ -99,8 +99,7 @@ fn stored(broker: &Broker, queue: &str) -> BTreeMap<String, Vec<(String, String)
 #[track_caller]
 fn check_order(producer: &Producer<'_>, stored: &BTreeMap<String, Vec<(String, String)>>) {
     let got = stored.get(producer.partition).cloned().unwrap_or_default();
-    let want: Vec<(String, String)> =
-        producer.accepted.iter().map(|(key, id, _)| (key.clone(), id.clone())).collect();
+    let want: Vec<(String, String)> = producer.accepted.iter().map(|(key, id, _)| (key.clone(), id.clone())).collect();
     assert_eq!(got.len(), want.len(), "{} stored, {} accepted", got.len(), want.len());
     for (n, (got, want)) in got.iter().zip(&want).enumerate() {
         assert_eq!(got, want, "place {n}: {:?}", producer.accepted[n]);

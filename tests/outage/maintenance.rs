@@ -84,7 +84,8 @@ fn switching_under_load_loses_nothing_and_keeps_the_order() {
             }
             producer
         };
-        let producers: Vec<_> = ["a", "b", "c"].into_iter().map(|partition| scope.spawn(move || run(partition))).collect();
+        let producers: Vec<_> =
+            ["a", "b", "c"].into_iter().map(|partition| scope.spawn(move || run(partition))).collect();
         for _ in 0..6 {
             for enabled in [true, false] {
                 broker.post(PUSH, &json!({"enabled": enabled}));
@@ -127,7 +128,8 @@ fn pop_maintenance_answers_204_and_lets_pushes_and_acks_through() {
     let now = broker.get(POP).json();
     assert_eq!(now["message"], "Pop maintenance mode is ON. All POP operations return empty arrays.");
     for path in ["/api/v1/pop/queue/orders", "/api/v1/pop/queue/orders/partition/p", "/api/v1/pop?namespace=x"] {
-        let answer = broker.get(&format!("{path}{}wait=true&timeout=20000", if path.contains('?') { '&' } else { '?' }));
+        let answer =
+            broker.get(&format!("{path}{}wait=true&timeout=20000", if path.contains('?') { '&' } else { '?' }));
         assert_eq!((answer.status, answer.body.len()), (204, 0), "{path}");
     }
     assert_eq!(broker.get("/api/v1/pop/queue/orders?batch=x").status, 400, "refusals come first");

@@ -106,7 +106,10 @@ fn a_killed_broker_boots_without_its_database_and_loses_nothing() {
     let mut stored = stored(&broker, "orders");
     producers.iter().for_each(|producer| check_order(producer, &stored));
     let minted = stored.remove("minted").expect("stored");
-    assert_eq!(minted, [(verdict["message_id"].as_str().unwrap().into(), verdict["message_id"].as_str().unwrap().into())]);
+    assert_eq!(
+        minted,
+        [(verdict["message_id"].as_str().unwrap().into(), verdict["message_id"].as_str().unwrap().into())]
+    );
 }
 
 /// The broker dies at any moment of a drain; a record that was stored and not removed is stored once.
@@ -169,7 +172,9 @@ fn a_retry_of_a_buffered_push_is_stored_once() {
     broker.push_n("orders", "p", "warm", 1);
     let keys: Vec<String> = (0..200).map(|n| format!("k{n}")).collect();
     let items = |keys: &[String]| -> Value {
-        keys.iter().map(|key| json!({"queue": "orders", "partition": "p", "transactionId": key, "payload": 1})).collect()
+        keys.iter()
+            .map(|key| json!({"queue": "orders", "partition": "p", "transactionId": key, "payload": 1}))
+            .collect()
     };
     postgres.kill();
     let mut first = Vec::new();

@@ -11,7 +11,8 @@ fn r02_too_many_connections() {
         let n = postgres.query("postgres", "select count(*) from pg_stat_activity where query like 'select pg_sleep%'");
         (n == "12").then_some(())
     });
-    let brokers: Vec<Broker> = (0..2).map(|_| Setup::on(&postgres, "postgres").env("QUEEN_SHARDS", "1").launch()).collect();
+    let brokers: Vec<Broker> =
+        (0..2).map(|_| Setup::on(&postgres, "postgres").env("QUEEN_SHARDS", "1").launch()).collect();
     for broker in &brokers {
         eventually("the port is open", || Client::new(broker.port).get("/health/live").ok());
     }
@@ -26,9 +27,9 @@ fn r02_too_many_connections() {
     for verdict in verdicts.iter().flatten() {
         assert!(matches!(verdict["status"].as_str(), Some("queued" | "buffered")), "{verdict}");
     }
-    for child in &mut held {
-        let _ = (child.kill(), child.wait());
-    }
+    let sql = "select count(pg_terminate_backend(pid)) from pg_stat_activity where query like 'select pg_sleep%'";
+    postgres.query("postgres", sql);
+    held.iter_mut().for_each(|child| drop(child.wait()));
     for broker in &brokers {
         broker.wait_ready();
         drained(broker);

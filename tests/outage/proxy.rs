@@ -83,6 +83,9 @@ fn pump(mut from: TcpStream, mut to: TcpStream, answers: bool, mode: &AtomicU8, 
             Ok(0) => break,
             Ok(n) => {
                 // The mode may have changed while this waited.
+                while mode.load(Relaxed) == Mode::Black as u8 {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 if answers && mode.load(Relaxed) == Mode::CutAnswers as u8 {
                     cut.fetch_add(1, Relaxed);
                     break;

@@ -15,7 +15,7 @@ fn passing_refusals_are_an_outage() {
         producer.push_until("buffered");
         let other = broker.push(json!([{"queue": "new-one", "partition": "x", "payload": 1}])).remove(0);
         assert_eq!(other["status"], "buffered", "{other}");
-        postgres.query("postgres", "set default_transaction_read_only = off; alter system reset default_transaction_read_only");
+        postgres.query("postgres", "alter system reset default_transaction_read_only");
         postgres.query("postgres", "select pg_reload_conf()");
         producer.push_until("queued");
         drained(&broker);
@@ -34,7 +34,6 @@ fn passing_refusals_are_an_outage() {
     assert_eq!(broker.metric("queen_file_buffer_quarantined_files"), Some(0.0));
 }
 
-/// A row that is locked for long: only its partition waits, and what waits too long is buffered.
 #[test]
 fn an_item_that_is_refused_for_good_is_an_error_and_its_neighbours_are_stored() {
     let postgres = Postgres::start(&[]);
@@ -63,7 +62,10 @@ fn an_item_that_is_refused_for_good_is_an_error_and_its_neighbours_are_stored() 
     assert!(broker.log().contains("quarantined poison spool file"));
     let stored = stored(&broker, "orders");
     let keys = |partition: &str| stored[partition].iter().map(|(key, _)| key.clone()).collect::<Vec<_>>();
-    assert_eq!((keys("good"), keys("fine")), (vec!["good0".into(), "g1".into(), "g2".into()], vec!["fine0".into(), "f1".into(), "f2".into()]));
+    assert_eq!(
+        (keys("good"), keys("fine")),
+        (vec!["good0".into(), "g1".into(), "g2".into()], vec!["fine0".into(), "f1".into(), "f2".into()])
+    );
     assert_eq!(keys("bad"), ["bad0"]);
     assert_eq!(broker.push(json!([item("good", "g3")]))[0]["status"], "queued", "the partition is live again");
 }
@@ -124,4 +126,36 @@ fn a_directory_that_comes_late_is_used() {
     postgres.resume();
     drained(&broker);
     check_order(&producer, &stored(&broker, "orders"));
+}
+
+/// A row that is locked for long: only its partition waits, and what waits too long is buffered.
+#[test]
+fn a_locked_row_holds_up_its_partition_only() {
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").start();
+    let mut locked = Producer::new(&broker, "orders", "locked");
+    let mut free = Producer::new(&broker, "orders", "free");
+    for _ in 0..3 {
+        assert_eq!((locked.push(), free.push()), ("queued".into(), "queued".into()));
+    }
+    let sql = "begin; select from queen.partitions where name = 'locked' for update; select pg_sleep(12)";
+    let mut holder = postgres.hold(sql);
+    eventually("the row is locked", || {
+        let n = postgres.query("postgres", "select count(*) from pg_stat_activity where wait_event = 'PgSleep'");
+        (n == "1").then_some(())
+    });
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| (locked.push(), locked.push()));
+        for _ in 0..50 {
+            assert_eq!(free.push(), "queued");
+        }
+        // The second follows the one on disk.
+        assert_eq!(waiting.join().expect("runs"), ("buffered".into(), "buffered".into()));
+    });
+    holder.wait().expect("ends");
+    drained(&broker);
+    locked.push_until("queued");
+    let stored = stored(&broker, "orders");
+    check_order(&locked, &stored);
+    check_order(&free, &stored);
 }

@@ -207,7 +207,9 @@ impl World {
                             events.push(event);
                         }
                     }
-                    Effect::Move { .. } | Effect::Bundle { .. } | Effect::Spool { .. } | Effect::Drained { .. } => panic!("nobody pops"),
+                    Effect::Move { .. } | Effect::Bundle { .. } | Effect::Spool { .. } | Effect::Drained { .. } => {
+                        panic!("nobody pops")
+                    }
                 }
             }
             let due = self.shard.deadline().is_some_and(|at| at <= Micros(self.now));

@@ -18,11 +18,25 @@ const HANDED_MAX: usize = 40;
 
 /// What happens to a spool.
 pub enum Step {
-    Write { at: At, epoch: u64, token: u64, record: SpoolRecord },
+    Write {
+        at: At,
+        epoch: u64,
+        token: u64,
+        record: SpoolRecord,
+    },
     /// The broker looks at the store, and hands records over.
-    Pulse { broker: usize, epoch: u64 },
-    Drain { broker: usize, epoch: u64 },
-    Found { broker: usize, epoch: u64 },
+    Pulse {
+        broker: usize,
+        epoch: u64,
+    },
+    Drain {
+        broker: usize,
+        epoch: u64,
+    },
+    Found {
+        broker: usize,
+        epoch: u64,
+    },
 }
 
 struct Kept {

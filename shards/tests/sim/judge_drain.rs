@@ -127,9 +127,8 @@ impl Oracle {
             let part = &self.ledger.parts[id];
             let windows = self.ledger.queues[&part.queue].possible(0, now.t);
             let window = windows.map(|options| options.dedup_secs as u64 * 1_000_000).max().unwrap_or(0);
-            let near = |offset: &Offset| {
-                part.at(*offset).is_some_and(|row| row.accepted_at.0.abs_diff(accepted.0) <= window)
-            };
+            let near =
+                |offset: &Offset| part.at(*offset).is_some_and(|row| row.accepted_at.0.abs_diff(accepted.0) <= window);
             part.offsets.get(&key).is_some_and(|offsets| offsets.iter().any(near))
         })
     }

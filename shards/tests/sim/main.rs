@@ -60,7 +60,12 @@ fn simulate(seed: u64, turns: u64, planted: Planted, verbose: bool) -> Trace {
     let deadline = world.t + DRAIN_US;
     while !world.clients_idle() || world.store_busy() || !world.disks_empty() {
         if world.t > deadline {
-            let what = format!("not done: clients idle {}, store busy {}, disks empty {}", world.clients_idle(), world.store_busy(), world.disks_empty());
+            let what = format!(
+                "not done: clients idle {}, store busy {}, disks empty {}",
+                world.clients_idle(),
+                world.store_busy(),
+                world.disks_empty()
+            );
             world.oracle.fail(None, &what);
         }
         let open = world.step(u64::MAX);

@@ -50,13 +50,7 @@ pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &Key
 }
 
 /// The same without layer 1: in push maintenance each item is spooled on its own. Source: data plane 3.7.
-pub fn plan_each(
-    tenant: TenantId,
-    parsed: &Parsed<'_>,
-    ids: &[MessageId],
-    keys: &KeyHasher,
-    zstd_level: i32,
-) -> Plan {
+pub fn plan_each(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
     build(tenant, parsed, ids, keys, zstd_level, Leaders::none())
 }
 

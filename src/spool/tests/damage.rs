@@ -66,7 +66,11 @@ fn cut_at_every_byte_every_record_before_comes_out() {
         let whole = ends.iter().filter(|end| **end <= cut as u64).count() as u64;
         assert!(came.iter().copied().eq(0..came.len() as u64), "cut at {cut}: {came:?}");
         // The last record ends somewhere before the footer.
-        assert!(whole <= came.len() as u64 && came.len() as u64 <= whole + 1, "cut at {cut}: {} of {whole}", came.len());
+        assert!(
+            whole <= came.len() as u64 && came.len() as u64 <= whole + 1,
+            "cut at {cut}: {} of {whole}",
+            came.len()
+        );
         // Behind the footer are zeros that say nothing.
         let footer = bytes.iter().rposition(|byte| *byte != 0).expect("a footer") + 1;
         if cut < footer {
@@ -97,7 +101,10 @@ fn a_flipped_bit_costs_no_more_than_its_record() {
         let hit = hit.filter(|_| at < places[n as usize - 1] as usize || at <= footer).map(|index| index as u64);
         let want: Vec<u64> = (0..n).filter(|n| !came.contains(n)).collect();
         // Only the record that was hit is missing, and not even that when the bit says nothing.
-        assert!(want.is_empty() || want == hit.into_iter().collect::<Vec<_>>(), "seed {seed}: byte {at}: {want:?} missing");
+        assert!(
+            want.is_empty() || want == hit.into_iter().collect::<Vec<_>>(),
+            "seed {seed}: byte {at}: {want:?} missing"
+        );
         assert!(came.is_sorted());
         check_kept(&disk, &after, &format!("byte {at} bit {bit}"));
     };
@@ -199,7 +206,8 @@ fn swapped_doubled_empty_and_foreign_files() {
 #[test]
 fn files_of_the_original_are_drained() {
     let event = |text: &str| [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
-    let first = r#"{"queue":"invoices","partition":"acct-9","transactionId":"inv-77","encrypted":false,"payload":{"sum":12}}"#;
+    let first =
+        r#"{"queue":"invoices","partition":"acct-9","transactionId":"inv-77","encrypted":false,"payload":{"sum":12}}"#;
     assert_eq!(event(first)[..4], [0x69, 0, 0, 0]);
     let second = r#"{"queue":"a","payload": 1.0,"producerSub":"me","encrypted":true,"tenant":"0a0b0c0d-0000-4000-8000-000000000007"}"#;
     let bytes = [event(first), event("{broken"), event(second), event(first)[..20].to_vec()].concat();
@@ -209,7 +217,8 @@ fn files_of_the_original_are_drained() {
     assert_eq!(survey(&mut files).len(), 2);
     let came = read_all(&mut files);
     let draft = |i: usize| &came[i].record.draft;
-    let frames: Vec<_> = came.iter().map(|one| Frames::new(&one.record.draft.frames).next().unwrap().unwrap()).collect();
+    let frames: Vec<_> =
+        came.iter().map(|one| Frames::new(&one.record.draft.frames).next().unwrap().unwrap()).collect();
     assert_eq!((&*draft(0).lane.queue, &*draft(0).lane.partition), ("invoices", "acct-9"));
     assert_eq!((frames[0].transaction_id, frames[0].payload), ("inv-77", &br#"{"sum":12}"#[..]));
     assert_eq!(came[0].record.accepted_at, Stamp(1_790_000_000_000_000), "by the file's name");

@@ -66,8 +66,10 @@ async fn open_async<D: Disk>(disk: D) -> (Files<D, Still>, Arc<Status>) {
 }
 
 fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(dir).expect("lists").map(|e| e.expect("entry").file_name().into_string().expect("UTF-8")).collect();
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .expect("lists")
+        .map(|e| e.expect("entry").file_name().into_string().expect("UTF-8"))
+        .collect();
     names.sort();
     names
 }
