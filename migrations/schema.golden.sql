@@ -54,6 +54,30 @@ CREATE TABLE queen.redrives (
     finished_at timestamp with time zone
 );
 
+CREATE TABLE queen.broker_minutes (
+    minute timestamp with time zone NOT NULL,
+    hostname text NOT NULL COLLATE pg_catalog."C",
+    pid integer NOT NULL,
+    push_requests bigint DEFAULT 0 NOT NULL,
+    push_messages bigint DEFAULT 0 NOT NULL,
+    pop_requests bigint DEFAULT 0 NOT NULL,
+    pop_messages bigint DEFAULT 0 NOT NULL,
+    ack_requests bigint DEFAULT 0 NOT NULL,
+    ack_messages bigint DEFAULT 0 NOT NULL,
+    ack_failed bigint DEFAULT 0 NOT NULL,
+    dead_lettered bigint DEFAULT 0 NOT NULL,
+    db_errors bigint DEFAULT 0 NOT NULL,
+    loop_lag_us bigint DEFAULT 0 NOT NULL,
+    loop_lag_samples bigint DEFAULT 0 NOT NULL,
+    loop_lag_max_us bigint DEFAULT 0 NOT NULL,
+    cpu_user_pct double precision NOT NULL,
+    cpu_sys_pct double precision NOT NULL,
+    rss_mb double precision NOT NULL,
+    pool_active integer NOT NULL,
+    pool_idle integer NOT NULL,
+    pool_size integer NOT NULL
+);
+
 CREATE SEQUENCE queen.versions
     START WITH 1
     INCREMENT BY 1
@@ -178,6 +202,17 @@ CREATE TABLE queen.partitions (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
 
+CREATE TABLE queen.queue_minutes (
+    minute timestamp with time zone NOT NULL,
+    queue_id uuid NOT NULL,
+    push_messages bigint DEFAULT 0 NOT NULL,
+    pop_messages bigint DEFAULT 0 NOT NULL,
+    ack_messages bigint DEFAULT 0 NOT NULL,
+    lag_us bigint DEFAULT 0 NOT NULL,
+    claims bigint DEFAULT 0 NOT NULL,
+    lag_max_us bigint DEFAULT 0 NOT NULL
+);
+
 CREATE TABLE queen.queue_sizes (
     queue_id uuid NOT NULL,
     segments bigint NOT NULL,
@@ -265,6 +300,9 @@ CREATE TABLE queen.window_runs (
 WITH (toast_tuple_target='8160', autovacuum_vacuum_insert_scale_factor='0.2', vacuum_truncate=off);
 ALTER TABLE ONLY queen.window_runs ALTER COLUMN bytes SET STORAGE EXTERNAL;
 
+ALTER TABLE ONLY queen.broker_minutes
+    ADD CONSTRAINT broker_minutes_pk PRIMARY KEY (minute, hostname, pid);
+
 ALTER TABLE ONLY queen.cursors
     ADD CONSTRAINT cursors_pk PRIMARY KEY (partition_id, group_id);
 
@@ -300,6 +338,9 @@ ALTER TABLE ONLY queen.partitions
 
 ALTER TABLE ONLY queen.partitions
     ADD CONSTRAINT partitions_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.queue_minutes
+    ADD CONSTRAINT queue_minutes_pk PRIMARY KEY (minute, queue_id);
 
 ALTER TABLE ONLY queen.queue_sizes
     ADD CONSTRAINT queue_sizes_pk PRIMARY KEY (queue_id);

@@ -16,6 +16,7 @@ use crate::spool::ToSpool;
 use crate::state::{StateCall, StateFn, StateReply};
 use crate::store::migrate::{BootError, StoreFacts, boot};
 use crate::store::{self, Conn, Target};
+use crate::telemetry::history::History;
 use crate::telemetry::rates::Rates;
 use crate::telemetry::screen;
 use queen_shards::command::Command;
@@ -43,6 +44,8 @@ const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
 const RECONCILE_FIRST: Duration = Duration::from_secs(5);
 /// A probe that takes longer counts as lost.
 const PROBE_MAX: Duration = Duration::from_secs(1);
+/// Connections of the control thread: changes, pages, pulse, jobs.
+const CONTROL_CONNECTIONS: usize = 4;
 /// Between tries to bring the schema up while the store is away.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
 /// Requests in flight get so long at a shutdown before their connections are cut.
@@ -57,6 +60,7 @@ struct Control {
     shared: Shared,
     started: Instant,
     driver: String,
+    history: Rc<RefCell<History>>,
     admin: RefCell<Option<Rc<Conn>>>,
     /// For state calls that only read.
     pages: RefCell<Option<Rc<Conn>>>,
@@ -67,7 +71,9 @@ struct Control {
 
 /// Runs until the broker is told to end. `embedded`: prepared, not started; on this thread.
 pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instant, driver: String) -> Ended {
+    let history = Rc::new(RefCell::new(History::new(shared.metrics.clone())));
     let control = Rc::new(Control {
+        history,
         shared,
         started,
         driver,
@@ -104,7 +110,7 @@ impl Control {
         for warning in &facts.warnings {
             crate::warning!("boot", warning);
         }
-        self.budget(&facts);
+        let shared = self.budget(&facts);
         *self.admin.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("control"))));
         *self.pages.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("pages"))));
         let pulse = Conn::new(target.clone(), self.name("pulse"));
@@ -117,7 +123,7 @@ impl Control {
         self.reconcile().await;
         self.shared.spool.send(ToSpool::Ready { hash_secret: facts.hash_secret });
         for shard in 0..self.shared.shards {
-            let ready = Mail::StoreReady { target: target.clone(), hash_secret: facts.hash_secret };
+            let ready = Mail::StoreReady { shared, target: target.clone(), hash_secret: facts.hash_secret };
             self.shared.hub.send_wait(shard, ready).await;
         }
         self.tell_pulse(clock, false).await;
@@ -208,17 +214,23 @@ impl Control {
         Ok((stamp, now()))
     }
 
-    /// Says what the broker takes of the connections there are. Source: architecture 13, rule 27.
-    fn budget(&self, facts: &StoreFacts) {
-        // Of the control thread: changes, pages, pulse, jobs.
-        let takes = 4 * self.shared.shards + 4;
+    /// Says what the broker takes of the connections there are; whether a shard's pops, bundles and cold calls share one,
+    /// because four per shard do not fit. Source: architecture 13, rule 27.
+    fn budget(&self, facts: &StoreFacts) -> bool {
+        let shards = self.shared.shards;
         let pool = self.shared.config.db_pool_size;
-        let fits = takes <= pool && takes <= facts.connections_max as usize;
+        let most = pool.min(facts.connections_max as usize);
+        let takes = |per_shard: usize| per_shard * shards + CONTROL_CONNECTIONS;
+        let shared = most < takes(4);
+        let takes = if shared { takes(2) } else { takes(4) };
         let line = format!("takes {takes} connections of {} (DB_POOL_SIZE {pool})", facts.connections_max);
-        match fits {
-            true => crate::info!("boot", line, server = facts.server_version),
-            false => crate::warning!("boot", format!("{line}: lower QUEEN_SHARDS or raise max_connections")),
+        let remedy = "lower QUEEN_SHARDS, or raise DB_POOL_SIZE and max_connections";
+        match shared {
+            false => crate::info!("boot", line, server = facts.server_version),
+            true if takes <= most => crate::info!("boot", format!("{line}, two per shard instead of four: {remedy}")),
+            true => crate::warning!("boot", format!("{line}: {remedy}")),
         }
+        shared
     }
 
     fn announce(&self, about: &str) {
@@ -258,6 +270,9 @@ impl Control {
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
+        rt::spawn(jobs::keep_history(config.clone(), self.history.clone(), call));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| {
             if call.function == StateFn::ClaimTask {
@@ -358,7 +373,8 @@ impl Control {
         let mut rates = Rates::new(self.shared.metrics.clone(), self.shared.spool.status().clone());
         loop {
             rt::sleep(self.shared.config.log_rates).await;
-            rates.log();
+            let busiest = self.history.borrow_mut().take_busiest(self.shared.config.log_queues);
+            rates.log(busiest);
         }
     }
 

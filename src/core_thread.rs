@@ -7,6 +7,7 @@
 
 use crate::config::Config;
 use crate::gate::Gate;
+use crate::limits::SILENT_STORE_MAX;
 use crate::mail::{Mail, Shared, ToShard, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
@@ -21,6 +22,7 @@ use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, Tenant
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
+use queen_shards::planted::{Bug, is};
 use queen_shards::sealed::Slice;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -39,6 +41,9 @@ const MAIL_BATCH: usize = 256;
 const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
 /// Period of the timer whose lateness is measured.
 const LAG_PERIOD: Duration = Duration::from_millis(100);
+/// What happened to queues is reported so often, the busiest ones where there are more than so many.
+const REPORT_PERIOD: Duration = Duration::from_secs(1);
+const REPORT_QUEUES_MAX: usize = 1000;
 /// Pause before a full mailbox is tried again.
 const LATE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -50,12 +55,13 @@ pub enum Answer {
     Woken,
 }
 
-/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else.
+/// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else. The
+/// last three are one where connections are scarce.
 struct Connections {
-    append: Conn,
-    moves: Conn,
-    bundle: Conn,
-    cold: Conn,
+    append: Rc<Conn>,
+    moves: Rc<Conn>,
+    bundle: Rc<Conn>,
+    cold: Rc<Conn>,
 }
 
 /// What a connection of this core can reach. Lives on its thread.
@@ -347,14 +353,15 @@ impl Core {
             Mail::Verdict { slot, verdict } => self.answer(slot, Answer::Verdict(verdict)),
             Mail::Wake { slot } => self.answer(slot, Answer::Woken),
             Mail::StateReply { slot, reply } => self.answer(slot, Answer::State(reply)),
-            Mail::StoreReady { target, hash_secret } => {
-                let name = |role: &str| format!("queen {} shard {} {role}", self.config.server_id, self.index);
-                let _ = self.store.set(Rc::new(Connections {
-                    append: Conn::new(target.clone(), name("push")),
-                    moves: Conn::new(target.clone(), name("pop")),
-                    bundle: Conn::new(target.clone(), name("transaction")),
-                    cold: Conn::new(target, name("cold")),
-                }));
+            Mail::StoreReady { shared, target, hash_secret } => {
+                let conn = |role: &str| {
+                    let name = format!("queen {} shard {} {role}", self.config.server_id, self.index);
+                    Rc::new(Conn::new(target.clone(), name))
+                };
+                let (append, moves) = (conn("push"), conn("pop"));
+                let (bundle, cold) =
+                    if shared { (moves.clone(), moves.clone()) } else { (conn("transaction"), conn("cold")) };
+                let _ = self.store.set(Rc::new(Connections { append, moves, bundle, cold }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
             }
             Mail::Spool(said) => self.hear_spool(said),
@@ -412,8 +419,9 @@ impl Core {
 
     fn count_connections(&self) {
         let Some(store) = self.store.get() else { return };
-        let open =
-            [&store.append, &store.moves, &store.cold].iter().filter(|conn| conn.live().is_some()).count() as i64;
+        let mut own = vec![&store.append, &store.moves, &store.bundle, &store.cold];
+        own.dedup_by(|a, b| Rc::ptr_eq(a, b));
+        let open = own.iter().filter(|conn| conn.live().is_some()).count() as i64;
         self.metrics.shard(self.index).connections(open - self.connections.replace(open));
     }
 
@@ -452,6 +460,7 @@ impl Core {
         });
         let (stamp, at) = self.shared.clock;
         let (mut events, mut effects) = (vec![Event::Clock { now: stamp, at }], Vec::new());
+        let mut reported = now();
         loop {
             self.turn.wait().await;
             // Whoever is ready now adds to this turn: that is what fuses commits.
@@ -473,6 +482,10 @@ impl Core {
                 self.turn.ring();
             }
             self.gate.open();
+            if reported.plus(REPORT_PERIOD.as_micros() as u64) <= now() {
+                reported = now();
+                self.metrics.shard(self.index).busy_queues(shard.take_busy(REPORT_QUEUES_MAX));
+            }
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
         }
@@ -517,6 +530,9 @@ impl Core {
             Effect::Append { commit, append } => {
                 let core = self.clone();
                 rt::spawn(async move {
+                    if is(Bug::AnswerBeforeCommit) {
+                        core.enter(Event::Appended { commit, result: Ok(crate::planted::believed(&append)) });
+                    }
                     let began = now();
                     let level = core.config.zstd_level;
                     let limit = core.config.push_commit_timeout;
@@ -532,7 +548,7 @@ impl Core {
                 let core = self.clone();
                 rt::spawn(async move {
                     let began = now();
-                    let limit = core.config.stmt_timeout;
+                    let limit = core.config.stmt_timeout.min(SILENT_STORE_MAX);
                     let result = core
                         .with_conn(|c| &c.moves, limit, async |client| store::move_cursors(client, &moves).await)
                         .await;
@@ -573,14 +589,26 @@ impl Core {
             Effect::Call { call, ask } => {
                 let core = self.clone();
                 rt::spawn(async move {
-                    // A push may wait for it, and no push waits longer than for its commit.
-                    let limit = core.config.stmt_timeout.min(core.config.push_commit_timeout);
+                    let limit = core.patience(&ask);
                     let result =
                         core.with_conn(|c| &c.cold, limit, async |client| store::call(client, &ask).await).await;
                     core.enter(Event::Returned { call, result });
                 });
             }
         }
+    }
+
+    /// How long a call may take: pushes wait for what a lane must know, everything else must notice a silent store.
+    fn patience(&self, ask: &Call) -> Duration {
+        let limit = match ask {
+            Call::Provision { .. }
+            | Call::FindLane { .. }
+            | Call::ReadKeys { .. }
+            | Call::ReadRuns { .. }
+            | Call::ReadRunRows { .. } => self.config.push_commit_timeout,
+            _ => SILENT_STORE_MAX,
+        };
+        limit.min(self.config.stmt_timeout)
     }
 
     /// Sorts a slice on the helper thread, then stores its run, on a connection for that alone: the cold one would make

@@ -11,11 +11,14 @@ pub use retention::retention;
 use crate::config::Config;
 use crate::rt;
 use crate::state::{StateCall, StateFn, StateReply};
+use crate::telemetry::history::History;
 use crate::telemetry::rates::Totals;
-use crate::telemetry::{Metrics, warning_every_30_s};
+use crate::telemetry::{Metrics, warning_every_30_s, warning_every_60_s};
 use queen_shards::effect::StoreError;
 use queen_shards::ids::TenantId;
 use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +88,23 @@ pub async fn add_totals_once(totals: &mut Totals, call: &impl AsyncFn(StateCall)
         Err(error) => {
             totals.failed();
             warning_every_30_s("stats", "totals were not stored", &error);
+        }
+    }
+}
+
+/// Adds what this broker and its queues did to the minutes of the database, every `METRICS_FLUSH_MS`. What cannot be
+/// stored is dropped. Source: operations 5.11.
+pub async fn keep_history(
+    config: Arc<Config>,
+    history: Rc<RefCell<History>>,
+    call: impl AsyncFn(StateCall) -> StateReply,
+) {
+    loop {
+        rt::sleep(config.metrics_flush).await;
+        let args = history.borrow_mut().take_minute();
+        let reply = call(StateCall { function: StateFn::AddHistory, tenant: TenantId::DEFAULT, args }).await;
+        if let Err(error) = reply {
+            warning_every_60_s("metrics", "a minute was not stored", &error);
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod hub;
 pub mod jobs;
 pub mod limits;
 pub mod mail;
+pub mod planted;
 pub mod rt;
 pub mod slots;
 pub mod spool;

@@ -70,6 +70,12 @@ pub const CLOSING_GRACE: Duration = Duration::from_millis(20);
 /// expiry takes over. Under the 1 s in which a message of a dead socket should be back.
 pub const DELIVERY_CHECK: Duration = Duration::from_millis(800);
 
+// ---- the store ------------------------------------------------------------------------------------------------------
+
+/// A claim, an ack or a read without an answer for so long is given up with its connection: TCP notices a peer that is
+/// gone, but not one behind a middlebox that acknowledges everything. Source: architecture 8 (noticed within 10 s).
+pub const SILENT_STORE_MAX: Duration = Duration::from_secs(10);
+
 // ---- one shard --------------------------------------------------------------------------------------------------
 
 /// Connections of one shard; more wait in the kernel's queue. At 16 KiB idle they are 160 MiB.

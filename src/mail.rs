@@ -30,6 +30,8 @@ pub enum Mail {
     },
     /// From the control thread: the store can be used from now on.
     StoreReady {
+        /// Four connections per shard do not fit: two must do. Source: architecture 13, rule 27.
+        shared: bool,
         target: Target,
         hash_secret: [u8; 16],
     },

@@ -42,6 +42,8 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     log::init(&config.log_filter, config.log_json);
     panic_hook();
     config.boot_lines.iter().for_each(|line| line.log());
+    #[cfg(feature = "planted")]
+    queen::planted::choose().map_err(one)?;
     let address = address(&config).map_err(one)?;
     wait_for_port(address).map_err(|error| one(busy(address, &error)))?;
     let embedded = match config.postgres {

@@ -57,6 +57,8 @@ pub enum StateFn {
     ClusterMetrics,
     /// The control thread: adds this broker's counters to the lifetime totals.
     AddTotals,
+    /// The same, by minute.
+    AddHistory,
     /// `jobs`: who runs a periodic task, and the steps of a sweep.
     ClaimTask,
     ReleaseTask,
@@ -64,7 +66,7 @@ pub enum StateFn {
     RetainStep,
     ForgetEvidence,
     CleanupPartitions,
-    PurgeAudit,
+    PurgeMetrics,
     /// `http/maintenance.rs`
     Maintenance,
     SetMaintenance,
@@ -151,13 +153,14 @@ impl StateFn {
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",
             StateFn::AddTotals => "add_totals",
+            StateFn::AddHistory => "add_history",
             StateFn::ClaimTask => "claim_task",
             StateFn::ReleaseTask => "release_task",
             StateFn::MarkPartitions => "mark_partitions",
             StateFn::RetainStep => "retain_step",
             StateFn::ForgetEvidence => "forget_evidence",
             StateFn::CleanupPartitions => "cleanup_partitions",
-            StateFn::PurgeAudit => "purge_audit",
+            StateFn::PurgeMetrics => "purge_metrics",
             StateFn::MeasureRetained => "measure_retained",
             StateFn::Maintenance => "maintenance",
             StateFn::SetMaintenance => "set_maintenance",

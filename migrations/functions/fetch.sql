@@ -8,6 +8,7 @@
 create or replace function queen.fetch(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_custom_plan
 as $$
 declare

@@ -6,6 +6,7 @@
 create or replace function queen.get_message(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
+set jit = off
 set plan_cache_mode = force_custom_plan
 as $$
 declare

@@ -15,6 +15,7 @@ create or replace function queen.recent_segments(
 returns table (base_offset bigint, count integer, created_at timestamptz)
 rows 10
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off

@@ -12,6 +12,7 @@
 create or replace function queen.retain_step(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile
+set jit = off
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$

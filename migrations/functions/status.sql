@@ -1,9 +1,8 @@
 -- status.sql: the state of the whole database, whatever the tenant.
 -- In     p_args: from, to text (times, or null: the last hour), queue, namespace, task text or null, limit integer
 --        (queues listed and error texts grouped at most).
--- Out    the page, or {"invalid":"from"} for a time that cannot be read. Series need a history that is not kept yet:
---        throughput and workers are empty.
--- Locks  none. Cost: all partitions and cursors, and the dead letters.
+-- Out    the page, or {"invalid":"from"} for a time that cannot be read.
+-- Locks  none. Cost: all partitions and cursors, the dead letters, and the minutes of the span.
 -- Caller src/http/status.rs. Source: operations 5.6.1.
 create or replace function queen.status(p_tenant uuid, p_args jsonb)
 returns json
@@ -16,6 +15,9 @@ declare
     v_to timestamptz;
     v_from timestamptz;
     v_minutes numeric;
+    v_width integer;
+    v_throughput json;
+    v_filtered boolean := coalesce(p_args ->> 'queue', p_args ->> 'namespace', p_args ->> 'task') is not null;
     v_ids uuid[];
     t queen.totals;
     -- A date, and perhaps a time and its zone; PostgreSQL would take 'yesterday' as well.
@@ -40,6 +42,14 @@ begin
             and (p_args ->> 'namespace' is null or r.namespace = p_args ->> 'namespace')
             and (p_args ->> 'task' is null or r.task = p_args ->> 'task')
     );
+    v_width := case
+        when v_minutes <= 60 then 1
+        when v_minutes <= 360 then 5
+        when v_minutes <= 1440 then 15
+        when v_minutes <= 10080 then 60
+        else 360
+    end;
+    v_throughput := queen.throughput(v_from, v_to, v_width, case when v_filtered then v_ids end);
     select * into t from queen.totals as x;
     return (
         with counted as materialized (
@@ -72,15 +82,9 @@ begin
         )
         select json_build_object(
             'timeRange', json_build_object('from', queen.utc_ms(v_from), 'to', queen.utc_ms(v_to)),
-            'bucketMinutes', case
-                when v_minutes <= 60 then 1
-                when v_minutes <= 360 then 5
-                when v_minutes <= 1440 then 15
-                when v_minutes <= 10080 then 60
-                else 360
-            end,
-            'pointCount', 0,
-            'throughput', json_build_array(),
+            'bucketMinutes', v_width,
+            'pointCount', json_array_length(v_throughput),
+            'throughput', v_throughput,
             'queues', coalesce((
                 select json_agg(
                     json_build_object(
@@ -146,7 +150,34 @@ begin
                     ) as e
                 ), '[]')
             ),
-            'workers', json_build_array(),
+            'workers', coalesce((
+                select json_agg(
+                    json_build_object(
+                        'hostname', w.hostname,
+                        'workerId', 0,
+                        'avgEventLoopLagMs', round(coalesce(w.loop_lag_us, 0) / 1000.0),
+                        'maxEventLoopLagMs', round(w.loop_lag_max_us / 1000.0),
+                        'freeSlots', w.free,
+                        'dbConnections', w.connections,
+                        'jobQueueSize', null,
+                        'messagesProcessed', w.messages
+                    )
+                    order by w.hostname, w.pid
+                )
+                from (
+                    select
+                        m.hostname,
+                        m.pid,
+                        sum(m.loop_lag_us)::numeric / nullif(sum(m.loop_lag_samples), 0) as loop_lag_us,
+                        max(m.loop_lag_max_us) as loop_lag_max_us,
+                        min(m.pool_size - m.pool_active) as free,
+                        max(m.pool_active + m.pool_idle) as connections,
+                        sum(m.push_messages + m.ack_messages) as messages
+                    from queen.broker_minutes as m
+                    where m.minute > statement_timestamp() - interval '3 minutes'
+                    group by m.hostname, m.pid
+                ) as w
+            ), '[]'),
             'errors', json_build_object(
                 'dbErrors', coalesce(t.db_errors, 0),
                 'ackFailed', coalesce(t.ack_failed, 0),

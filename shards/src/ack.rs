@@ -9,6 +9,7 @@
 use crate::command::{AckItem, AckOutcome, Disposition};
 use crate::effect::{CursorTo, LeaseTo};
 use crate::ids::Offset;
+use crate::planted::{Bug, is};
 
 /// What the rules read of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +100,8 @@ pub fn rule(cursor: &CursorView, places: &[Place], items: &[AckItem], retry_limi
             Disposition::Completed => unreachable!("not a signal"),
             Disposition::Retry => released,
             Disposition::Failed if cursor.retry_count < retry_limit => {
-                CursorTo { retry_count: cursor.retry_count + 1, ..released }
+                let committed = if is(Bug::CursorPastNack) { s.offset } else { released.committed };
+                CursorTo { committed, retry_count: cursor.retry_count + 1, ..released }
             }
             Disposition::Failed if !dead_letter_on => settled(s.offset),
             Disposition::Failed | Disposition::Dlq => {

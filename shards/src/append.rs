@@ -410,6 +410,7 @@ impl Shard {
         if self.lanes[at].lookup.is_some() {
             self.lookup_follows(at, before, flying.fresh);
         }
+        self.count_pushed(at, flying.count as u64);
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }
@@ -432,6 +433,7 @@ impl Shard {
             }
             self.answer_draft(Some(at), draft);
         }
+        self.count_pushed(at, flying.count as u64);
         self.catch_up(at, base.plus(flying.count as i64 - 1));
     }
 
@@ -518,15 +520,7 @@ impl Shard {
                 }
             }
             Ok(_) => self.forget_lane(at),
-            Err(error) => {
-                self.lane_failed(at, &error);
-                // Still not known. The next push asks again, or else a timer: consumers wait for what may be there.
-                if let Some(lane) = self.lanes.slab.get_mut(at) {
-                    lane.state = LaneState::Unknown;
-                    lane.window_since = SINCE_NEVER;
-                    self.verify_later(at);
-                }
-            }
+            Err(error) => self.lane_failed(at, &error),
         }
     }
 

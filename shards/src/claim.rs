@@ -17,6 +17,7 @@ use crate::lease_id;
 use crate::limits::{COUNT_LANES_MAX, SCAN_PAGE, SEED_MAX};
 use crate::moves::{Op, QueuedMove, count};
 use crate::place::LaneKey;
+use crate::planted::{Bug, is};
 use crate::queue::GroupState;
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -537,7 +538,7 @@ impl Shard {
             partition,
             group: group_id,
             version: row.version,
-            lease: LeaseMust::Over,
+            lease: if is(Bug::LeaseOnWallClock) { LeaseMust::Any } else { LeaseMust::Over },
             to: Some(to),
             dead_letter: None,
         };
@@ -618,6 +619,10 @@ impl Shard {
         let gone = claim.start.min(claim.end.plus(1));
         let gone_bytes = bytes_of(&claim.records, granted, gone.plus(-1));
         claim.records.retain(|record| record.last() >= claim.start);
+        if let (Some(oldest), Some(job)) = (claim.records.first(), self.pops.get(at)) {
+            let (oldest, auto_ack) = (oldest.created_at, job.pop.auto_ack);
+            self.count_popped(lane, count(claim.start, claim.end) as u64, oldest, auto_ack);
+        }
         let Some(job) = self.pops.get_mut(at) else { return };
         job.batch_left += (gone.0 - granted.0) as u32;
         job.bytes_taken = job.bytes_taken.saturating_sub(gone_bytes);

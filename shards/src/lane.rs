@@ -271,6 +271,11 @@ impl Lanes {
         self.by_name.find(key.hash(), |(hash, at)| *hash == key.hash() && self.slab[*at].key == *key).map(|(_, at)| *at)
     }
 
+    /// A lane by its names' hash alone: a hint, another lane's at worst.
+    pub fn find_hash(&self, hash: u64) -> Option<Ref> {
+        self.by_name.find(hash, |(known, _)| *known == hash).map(|(_, at)| *at)
+    }
+
     pub fn by_number(&self, id: PartitionId) -> Option<Ref> {
         self.by_id.get(&id).copied()
     }

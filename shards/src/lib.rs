@@ -6,6 +6,7 @@
 //! leaves as an [`effect`] and comes back as an event; verdicts leave as replies.
 
 pub mod ack;
+pub mod activity;
 pub mod bundle;
 pub mod command;
 pub mod effect;
@@ -15,6 +16,7 @@ pub mod key;
 pub mod lease_id;
 pub mod limits;
 pub mod place;
+pub mod planted;
 mod seal;
 pub mod sealed;
 pub mod shard;

@@ -42,6 +42,8 @@ pub const ANSWERED_US: u64 = 1_000_000;
 pub const DRAFT_WAIT_US: u64 = 5_000_000;
 /// A partition that was looked up and does not exist is believed absent for so long (pushes of this broker end it).
 pub const ABSENT_US: u64 = 1_000_000;
+/// Parked pops are looked at again so often. Source: data plane 4.5, operations 7.1.
+pub const RECHECK_US: u64 = 1_000_000;
 /// Names in the table of absent partitions; past it the table starts anew.
 pub const ABSENT_MAX: usize = 4096;
 /// A partition that could not be read after a commit without an answer is tried again this much later.

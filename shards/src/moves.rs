@@ -158,6 +158,9 @@ impl Shard {
             Op::Claim { job, claim, lease } => self.claimed(job, lane, group, claim, lease),
             Op::Ack { ticket, outcomes, released } => {
                 self.free_cursor(lane, group);
+                let accepted =
+                    |outcome: &&AckOutcome| matches!(outcome, AckOutcome::Accepted | AckOutcome::DeadLettered);
+                self.count_acked(lane, outcomes.iter().filter(accepted).count() as u64);
                 self.finish_set(ticket, outcomes, released);
             }
             Op::GiveBack { job } => self.gave_back(lane, group, job),

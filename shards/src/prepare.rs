@@ -250,6 +250,7 @@ impl Shard {
 
     fn heard_stored(&mut self, job: Ref, key: &LaneKey, partition: PartitionId, record: Record) {
         let at = self.lane_entry(key);
+        self.count_pushed(at, record.count as u64);
         let lane = &mut self.lanes[at];
         lane.touched = self.now;
         if lane.id != partition {
@@ -363,9 +364,11 @@ impl Shard {
         let Some((lane, group)) = self.idle_cursor(partition, group, from) else { return };
         let cursor = self.lanes[lane].cursor_entry(group);
         let mut row = cursor.row.expect("of this version");
+        let acked = (to.committed.0 - row.committed.0).max(0) as u64;
         apply(&mut row, to, version);
         row.lease_left_us = lease_left_us;
         cursor.learn(row, now);
+        self.count_acked(lane, acked);
         self.offer(lane, group);
     }
 

@@ -1,5 +1,6 @@
 //! What a shard remembers of a queue and of its consumer groups: options, ready rings, who waits.
 
+use crate::activity::Activity;
 use crate::effect::{Options, QueueRow};
 use crate::ids::{GroupId, PartitionId, Slot, TenantId};
 use crate::slab::{Ref, Slab};
@@ -14,6 +15,8 @@ pub struct Queue {
     /// `None` until the store was asked.
     pub row: Option<QueueRow>,
     pub groups: Vec<Ref>,
+    /// Since the last report.
+    pub activity: Activity,
 }
 
 impl Queue {
@@ -86,7 +89,13 @@ impl Queues {
         if let Some(at) = self.find(tenant, name) {
             return at;
         }
-        let at = self.slab.insert(Queue { tenant, name: name.clone(), row: None, groups: Vec::new() });
+        let at = self.slab.insert(Queue {
+            tenant,
+            name: name.clone(),
+            row: None,
+            groups: Vec::new(),
+            activity: Activity::default(),
+        });
         self.by_name.insert((tenant, name.clone()), at);
         at
     }

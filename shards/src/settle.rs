@@ -16,10 +16,12 @@ use crate::lane::{LaneState, Memo, Ticket};
 use crate::limits::KEYS_PAGE;
 use crate::moves::{Op, QueuedMove};
 use crate::place::LaneKey;
+use crate::planted::{Bug, is};
 use crate::queue::GroupState;
 use crate::shard::Shard;
 use crate::slab::Ref;
 use crate::tail::{Message, message_of};
+use bytes::Bytes;
 
 /// One ack command.
 #[derive(Debug)]
@@ -200,7 +202,7 @@ impl Shard {
                 (true, false) => Some(LeaseMust::Over),
                 (false, _) => Some(LeaseMust::Any),
             };
-            if let Some(must) = must {
+            if let Some(must) = must.filter(|_| !is(Bug::AckWithoutLease)) {
                 let outcomes = vec![AckOutcome::InvalidLease; set.items.len()];
                 return self.move_set(ticket, lane_ref, group, tries, must, outcomes, None, None, false);
             }
@@ -291,7 +293,7 @@ impl Shard {
         let view = view(&row, cursor.leased(now));
         let ruled = ack::rule(&view, &places, &set.items, options.retry_limit, options.dead_letter);
         let fenced = self.acks[ticket.job].lease_of(ticket.set, row.lease).is_some();
-        let must = if fenced { LeaseMust::Live } else { LeaseMust::Any };
+        let must = if fenced && !is(Bug::AckWithoutLease) { LeaseMust::Live } else { LeaseMust::Any };
         let Some(at) = ruled.dead_letter else {
             return self.move_set(ticket, lane_ref, group, tries, must, ruled.outcomes, ruled.to, None, ruled.released);
         };
@@ -337,7 +339,7 @@ impl Shard {
             offset: at.offset,
             id: message.id,
             transaction_id: message.transaction_id,
-            payload: message.payload,
+            payload: if is(Bug::DeadLetterWithoutPayload) { Bytes::new() } else { message.payload },
             encrypted: message.encrypted,
             error,
             retry_count: at.retry_count,

@@ -16,7 +16,7 @@ use crate::command::{Command, Event, PopFrom, Verdict, Watch};
 use crate::effect::{Call, Effect, QueueRow};
 use crate::ids::{CallId, Micros, Slot, Stamp, TenantId};
 use crate::lane::{Lane, LaneState, Lanes, WaitingDraft};
-use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
+use crate::limits::{ABSENT_MAX, ABSENT_US, RECHECK_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
 use crate::place::LaneKey;
 use crate::prepare::{HeardJob, PrepareJob};
@@ -42,6 +42,8 @@ pub(crate) enum Timer {
     Reread { lane: Ref },
     /// Moves whose rows were locked may try again.
     Moves,
+    /// Whoever watches is looked at again, whatever became of its hint.
+    Recheck,
 }
 
 #[derive(Debug)]
@@ -51,7 +53,7 @@ struct Watched {
     fired: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WatchOn {
     Group(Ref),
     Lane(u64),
@@ -90,6 +92,8 @@ pub struct Shard {
     timers: BinaryHeap<Reverse<(Micros, Timer)>>,
     watches: HashMap<Slot, Watched>,
     pinned: HashMap<u64, VecDeque<(Slot, Arc<str>)>>,
+    /// A [`Timer::Recheck`] is armed: one, for all watches.
+    rechecks: bool,
     absent: HashMap<u64, Micros>,
     pub(crate) window_bytes: usize,
     window_hand: usize,
@@ -127,6 +131,7 @@ impl Shard {
             timers: BinaryHeap::new(),
             watches: HashMap::new(),
             pinned: HashMap::new(),
+            rechecks: false,
             absent: HashMap::new(),
             window_bytes: 0,
             window_hand: 0,
@@ -227,6 +232,7 @@ impl Shard {
                 Timer::Close { lane } => self.prepare(lane),
                 Timer::Reread { lane } => self.reread(lane),
                 Timer::Moves => self.rested(),
+                Timer::Recheck => self.recheck(),
             }
         }
     }
@@ -329,6 +335,46 @@ impl Shard {
         }
     }
 
+    /// Wakes who waits beside something that is ready: a hint may have gone to a client that left. In memory, one pass
+    /// for all watches. Source: data plane 4.5, the periodic re-check.
+    fn recheck(&mut self) {
+        self.rechecks = false;
+        let mut on: Vec<WatchOn> = self.watches.values().filter(|watched| !watched.fired).map(|w| w.on).collect();
+        on.sort_unstable();
+        on.dedup();
+        for on in on {
+            match on {
+                WatchOn::Group(group) => {
+                    if self.queues.groups.get(group).is_some_and(|group| !group.ready.is_empty()) {
+                        self.wake_group(group);
+                    }
+                }
+                WatchOn::Lane(hash) => self.wake_ready_pinned(hash),
+            }
+        }
+        self.keep_rechecking();
+    }
+
+    /// Wakes a watch of each group for which a watched lane is ready.
+    fn wake_ready_pinned(&mut self, hash: u64) {
+        let Some(lane) = self.lanes.find_hash(hash) else { return };
+        let groups: Vec<Arc<str>> =
+            self.pinned.get(&hash).into_iter().flatten().map(|(_, group)| group.clone()).collect();
+        for name in groups {
+            let group = self.queues.group(self.lanes[lane].queue, &name);
+            if group.is_some_and(|g| self.lanes[lane].cursor(g).is_some_and(|c| c.in_ready)) {
+                self.wake_hash(hash, Some(&name));
+            }
+        }
+    }
+
+    fn keep_rechecking(&mut self) {
+        if !self.rechecks && !self.watches.is_empty() {
+            self.rechecks = true;
+            self.arm(self.now.plus(RECHECK_US), Timer::Recheck);
+        }
+    }
+
     fn watch(&mut self, slot: Slot, watch: Watch) {
         match &watch.from {
             PopFrom::Queue { tenant, queue } => {
@@ -353,6 +399,7 @@ impl Shard {
                 }
             }
         }
+        self.keep_rechecking();
     }
 
     /// Forgets a watch. One that had fired passes its hint on: its owner may have left without asking.
@@ -613,3 +660,6 @@ pub struct Sizes {
     pub calls: usize,
     pub spool_writes: usize,
 }
+
+#[cfg(test)]
+mod tests;

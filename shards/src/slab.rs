@@ -68,6 +68,10 @@ impl<T> Slab<T> {
         self.entries.len() - self.free.len()
     }
 
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().filter_map(|entry| entry.value.as_mut())
+    }
+
     /// References of all entries, in place order.
     pub fn refs(&self) -> impl Iterator<Item = Ref> + '_ {
         self.entries

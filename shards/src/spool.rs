@@ -11,7 +11,7 @@
 use crate::command::{Draft, DraftVerdict, DrainVerdict, Drained, SpoolRecord};
 use crate::effect::{Effect, StoreError};
 use crate::ids::{Micros, Slot, Stamp};
-use crate::lane::{DraftFrom, LaneState, WaitingDraft};
+use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{ANSWERED_US, REREAD_WAIT_US};
 use crate::place::LaneKey;
 use crate::shard::{Shard, Timer};
@@ -255,12 +255,18 @@ impl Shard {
         self.fail_preparing(at);
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
         let flying = lane.state == LaneState::Flying;
+        // A known one was asked for because its last commit has no outcome: that is still so.
+        let doubted = lane.state == LaneState::Asked && lane.id.0 != 0;
         if !flying {
             lane.state = if lane.id.0 == 0 { LaneState::Unknown } else { LaneState::Ready };
             lane.lookup = None;
         }
         if !matches!(error, StoreError::Refused(_)) {
             self.store_lost();
+        }
+        if doubted && let Some(lane) = self.lanes.slab.get_mut(at) {
+            (lane.state, lane.window_since) = (LaneState::Unknown, SINCE_NEVER);
+            self.verify_later(at);
         }
         // The outcome of a commit in flight says how its lane goes on.
         if !flying && self.lanes.slab.get(at).is_some() {

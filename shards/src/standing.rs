@@ -3,6 +3,7 @@
 use crate::effect::Options;
 use crate::ids::{Micros, Offset, Stamp};
 use crate::lane::{Cursor, Lane};
+use crate::planted::{Bug, CLOCK_AHEAD_US, is};
 use crate::visible::held_until;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,8 @@ pub fn standing(
     if start > lane.end {
         return Standing::Nothing;
     }
-    if cursor.leased(now) {
+    let judged = if is(Bug::LeaseOnWallClock) { now.plus(CLOCK_AHEAD_US) } else { now };
+    if cursor.leased(judged) {
         return Standing::Until(cursor.lease_until);
     }
     if options.delay_secs > 0 || options.window_secs > 0 {

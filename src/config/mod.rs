@@ -88,6 +88,8 @@ pub struct Config {
     pub log_filter: String,
     pub log_json: bool,
     pub log_rates: Duration,
+    pub log_queues: usize,
+    pub metrics_flush: Duration,
     /// What to say about the configuration at boot, in order.
     pub boot_lines: Vec<BootLine>,
 }
@@ -181,6 +183,8 @@ impl Config {
             log_filter: log_filter(r),
             log_json: r.bool("QUEEN_LOG_JSON"),
             log_rates: ms(r.int("QUEEN_LOG_RATES_MS")),
+            metrics_flush: ms(r.int("METRICS_FLUSH_MS")),
+            log_queues: r.int("QUEEN_LOG_TOPN_QUEUES") as usize,
             boot_lines: Vec::new(),
         };
         let config = Config { spool_dir: spool_dir(r, &config.data_dir, embedded), ..config };

@@ -184,7 +184,11 @@ pub fn pem_error(text: &str) -> Option<&'static str> {
         let body: Vec<u8> = inner[..end].bytes().filter(|b| !b.is_ascii_whitespace()).collect();
         let letters = body.iter().rev().skip_while(|b| **b == b'=').count();
         let base64 = |b: &u8| b.is_ascii_alphanumeric() || *b == b'+' || *b == b'/';
-        if letters == 0 || body.len() % 4 != 0 || body.len() - letters > 2 || !body[..letters].iter().all(base64) {
+        if letters == 0
+            || !body.len().is_multiple_of(4)
+            || body.len() - letters > 2
+            || !body[..letters].iter().all(base64)
+        {
             return Some("a certificate is not base64");
         }
         // A DER sequence begins with 0x30, so its base64 begins with M.

@@ -251,7 +251,7 @@ pub const GROUPS: &[Group] = &[
             Setting::int("PARTITION_CLEANUP_DAYS", 30, 1..=36_500, "days", "Empty partitions idle for so long are removed."),
             Setting::bool("QUEEN_PARTITION_CLEANUP_ENABLED", true, "Off: partitions live forever."),
             Setting::int("METRICS_RETENTION_DAYS", 90, 1..=36_500, "days", "Age limit of metrics rows."),
-            Setting::int("METRICS_FLUSH_MS", 60_000, 1000..=MS_MAX, "ms", "Period of the collector.").later(),
+            Setting::int("METRICS_FLUSH_MS", 60_000, 1000..=MS_MAX, "ms", "What this broker did is added to the minutes in the database so often."),
             Setting::int("RETAINED_BYTES_INTERVAL_MS", 600_000, 1000..=MS_MAX, "ms", "Period of the pass that measures stored bytes."),
         ],
     },
@@ -281,7 +281,7 @@ pub const GROUPS: &[Group] = &[
             Setting::text("RUST_LOG", "", "Filter; wins over `LOG_LEVEL`.").derived("unset"),
             Setting::bool("QUEEN_LOG_JSON", false, "One JSON object per line."),
             Setting::int("QUEEN_LOG_RATES_MS", 10_000, 1000..=MS_MAX, "ms", "Period of the `rates` and `sizes` lines."),
-            Setting::int("QUEEN_LOG_TOPN_QUEUES", 10, 0..=1000, "queues", "Busiest queues shown.").later(),
+            Setting::int("QUEEN_LOG_TOPN_QUEUES", 10, 0..=1000, "queues", "Busiest queues that get a `rates` line of their own."),
         ],
     },
     Group {

@@ -74,7 +74,7 @@ struct Asked {
     min_bytes: i64,
 }
 
-fn entries<'a>(body: &'a Map<String, Value>) -> Result<&'a Vec<Value>, Refusal> {
+fn entries(body: &Map<String, Value>) -> Result<&Vec<Value>, Refusal> {
     let Some(Value::Array(entries)) = body.get("entries") else {
         return Err(Refusal::Invalid("entries must be an array".into()));
     };

@@ -23,6 +23,7 @@ use queen_shards::effect::StoreError;
 use queen_shards::ids::{GroupId, LeaseId, Micros, PartitionId, TenantId};
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::place::LaneKey;
+use queen_shards::planted::{Bug, is};
 use query::Query;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -39,7 +40,7 @@ const AUTOPILOT_PARTITIONS: u32 = 64;
 /// message is delivered however large it is.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// A parked pop asks again after this even without a wake; a discovery pop sooner, because queues come that it does not
-/// watch. Source: data plane 4.5, the periodic re-check.
+/// watch. The periodic re-check of data plane 4.5 is the engine's: each second, in memory, for all watches of a shard.
 const RECHECK: u64 = 5_000_000;
 const RECHECK_DISCOVERY: u64 = 1_000_000;
 /// How often a pop that waits for its batch to fill (minPopWaitTime) counts again, in memory.
@@ -521,6 +522,9 @@ fn watches(core: &Rc<Core>, asking: &Asking, sources: Vec<PopFrom>) -> Vec<Watch
 /// Waits for a wake of any guard, the moment `until`, or an end.
 async fn park(core: &Rc<Core>, request: &Request, guards: &mut [WatchGuard], until: Micros) -> Parked {
     let ended = pin!(async {
+        if is(Bug::AnswerDeadPoll) {
+            return core.shutdown().await;
+        }
         select(pin!(request.gone.wait()), pin!(core.shutdown())).await;
     });
     let woken = pin!(async {

@@ -106,7 +106,7 @@ async fn sweep(
     if clean {
         let args = json!({"days": config.partition_cleanup_days, "slice": CLEANUP_SLICE, "limit": limit});
         swept.partitions += count(&step(StateFn::CleanupPartitions, args).await?["removed"]);
-        step(StateFn::PurgeAudit, json!({"days": config.metrics_retention_days, "limit": limit})).await?;
+        step(StateFn::PurgeMetrics, json!({"days": config.metrics_retention_days, "limit": limit})).await?;
     }
     Ok(swept)
 }

@@ -9,6 +9,7 @@ use queen_shards::bundle::{Bundle, BundleDecision, BundleLane, BundleOutcome, La
 use queen_shards::command::Codec;
 use queen_shards::effect::{CursorMove, CursorTo, DeadLetter, LeaseMust, LeaseTo, StoreError};
 use queen_shards::ids::{Offset, PartitionId, Stamp};
+use queen_shards::planted::{Bug, is};
 use std::sync::Arc;
 use tokio_postgres::Client;
 
@@ -75,7 +76,7 @@ pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Res
                     LeaseMust::Live => 1,
                     LeaseMust::Over => 2,
                 })),
-                param(&column(m, |i| moves[i].1.to.is_some())),
+                param(&column(m, |i| moves[i].1.to.is_some() && !is(Bug::TransactionWithoutAck))),
                 param(&column(m, |i| to(i).committed.0)),
                 param(&column(m, |i| match to(i).lease {
                     LeaseTo::Keep => 0i16,

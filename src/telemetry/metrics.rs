@@ -4,6 +4,7 @@
 //! blocks do not share cache lines. The map of parked pops has a mutex of its own block: it is touched only when a pop
 //! parks, and contended only by a scrape. Source: operations 5.3, 5.4.1.
 
+use queen_shards::activity::BusyQueue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -29,6 +30,9 @@ impl Op {
 const RING: usize = 1024;
 /// Queues named among the parked pops of one shard; parked pops of further ones are counted under `""`.
 const PARKED_QUEUES_MAX: usize = 10_000;
+
+/// Reports of queues that wait to be taken, per shard: some minutes of them where the control thread is held up.
+const UNTOLD_MAX: usize = 100_000;
 
 /// All counters of the process.
 pub struct Metrics {
@@ -97,9 +101,12 @@ pub struct ShardMetrics {
     connections_open: AtomicI64,
     connections_busy: AtomicI64,
     loop_lag_max: AtomicU64,
+    /// The same since it was last taken.
+    loop_lag_recent: AtomicU64,
     tail_bytes: AtomicU64,
     window_bytes: AtomicU64,
     parked: Mutex<HashMap<Arc<str>, u32>>,
+    busy: Mutex<Vec<BusyQueue>>,
 }
 
 struct Batches {
@@ -173,6 +180,7 @@ impl ShardMetrics {
         add(&self.cells.loop_lag_samples, 1);
         add(&self.cells.loop_lag_micros, micros);
         self.loop_lag_max.fetch_max(micros, Relaxed);
+        self.loop_lag_recent.fetch_max(micros, Relaxed);
     }
     /// A fused commit came back after `micros` with `items` messages, claims or acks in it.
     pub fn batch(&self, op: Op, items: u64, micros: u64) {
@@ -195,6 +203,12 @@ impl ShardMetrics {
     pub fn memory(&self, tail: u64, windows: u64) {
         self.tail_bytes.store(tail, Relaxed);
         self.window_bytes.store(windows, Relaxed);
+    }
+    /// What happened to queues of this shard since its last report; kept until it is taken.
+    pub fn busy_queues(&self, queues: Vec<BusyQueue>) {
+        let mut untold = self.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let room = UNTOLD_MAX.saturating_sub(untold.len());
+        untold.extend(queues.into_iter().take(room));
     }
     fn park(&self, queue: &Arc<str>, parked: bool) {
         let mut map = self.parked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -291,6 +305,17 @@ impl Metrics {
     pub fn memory(&self) -> (u64, u64) {
         let sum = |cell: fn(&ShardMetrics) -> &AtomicU64| self.shards.iter().map(|s| cell(s).load(Relaxed)).sum();
         (sum(|s| &s.tail_bytes), sum(|s| &s.window_bytes))
+    }
+    /// What the shards reported of their queues; each report is given once, and one queue may be in several.
+    pub fn take_busy(&self) -> Vec<BusyQueue> {
+        let of_shard = |shard: &ShardMetrics| {
+            std::mem::take(&mut *shard.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+    /// How late a timer was at most since the last call.
+    pub fn take_loop_lag_max(&self) -> u64 {
+        self.shards.iter().map(|s| s.loop_lag_recent.swap(0, Relaxed)).max().unwrap_or(0)
     }
     /// Parked pops by queue name, sorted.
     pub fn parked(&self) -> Vec<(Arc<str>, u64)> {

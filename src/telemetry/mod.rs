@@ -5,6 +5,7 @@
 //! Holds: counting never locks and never shares a cache line between shards; logging never panics and never waits for
 //! a reader that has stopped reading.
 
+pub mod history;
 pub mod log;
 pub mod metrics;
 pub mod prometheus;
@@ -16,6 +17,14 @@ pub use metrics::{Metrics, Op, ParkGuard, ShardMetrics};
 /// A warning about a periodic job, at most one of all jobs in 30 s. Source: operations 5.5.
 pub fn warning_every_30_s(target: &'static str, what: &str, error: &dyn std::fmt::Display) {
     static GATE: log::Gate = log::Gate::new(30_000);
+    if let Some(suppressed) = GATE.pass() {
+        crate::warning!(target, what, error = error, suppressed = suppressed);
+    }
+}
+
+/// The same for metrics that cannot be stored, at most one in 60 s.
+pub fn warning_every_60_s(target: &'static str, what: &str, error: &dyn std::fmt::Display) {
+    static GATE: log::Gate = log::Gate::new(60_000);
     if let Some(suppressed) = GATE.pass() {
         crate::warning!(target, what, error = error, suppressed = suppressed);
     }

@@ -2,6 +2,7 @@
 
 use super::metrics::{Metrics, Op, Sums, resident_bytes};
 use crate::spool::Status;
+use queen_shards::activity::BusyQueue;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,8 +20,9 @@ impl Rates {
         Rates { last: metrics.sums(), metrics, spool, last_buffered: 0, at: Instant::now() }
     }
 
-    /// Writes one `rates` and one `sizes` line about the time since the last call.
-    pub fn log(&mut self) {
+    /// Writes one `rates` line, one for each of the busiest queues, and one `sizes` line, about the time since the last
+    /// call.
+    pub fn log(&mut self, busiest: Vec<BusyQueue>) {
         let sums = self.metrics.sums();
         let now = sums.since(&self.last);
         let secs = self.at.elapsed().as_secs_f64().max(0.001);
@@ -52,6 +54,20 @@ impl Rates {
             pool_waiting = 0,
             buffered = buffered,
         );
+        for busy in busiest {
+            let BusyQueue { tenant, queue, activity, hot } = busy;
+            crate::info!(
+                "rates",
+                "rates",
+                tenant = uuid::Uuid::from_u128(tenant.0),
+                queue = queue,
+                push_s = per_sec(activity.pushed),
+                pop_s = per_sec(activity.popped),
+                ack_s = per_sec(activity.acked),
+                lag_ms = format_args!("{:.1}", activity.lag_us as f64 / 1000.0 / activity.claims.max(1) as f64),
+                hot = hot,
+            );
+        }
         crate::info!(
             "sizes",
             "sizes",

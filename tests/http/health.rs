@@ -1,6 +1,6 @@
 //! `/health`, `/health/live`, `/metrics`, `/metrics/prometheus`, `/api/v1/status`. Operations 5.
 
-use crate::harness::{Postgres, Setup, two_shards, unique, within};
+use crate::harness::{Postgres, Setup, eventually, two_shards, unique, within};
 use serde_json::json;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -177,4 +177,21 @@ fn status_has_the_shape_of_the_contract() {
     for number in ["bucketMinutes", "pointCount", "statsAge"] {
         assert!(body[number].is_number(), "{number}: {body}");
     }
+}
+
+#[test]
+fn status_draws_what_was_done() {
+    let b = Setup::clean().env("METRICS_FLUSH_MS", "1000").start();
+    let (q, idle) = (unique("drawn"), unique("idle"));
+    b.push_n(&q, "p", "m", 40);
+    b.push_n(&idle, "p", "m", 1);
+    b.complete("", &b.pop(&q, "batch=40"));
+    let sums = |filter: &str| {
+        let body = b.get(&format!("/api/v1/status{filter}")).json();
+        let points = body["throughput"].as_array().expect("a series").clone();
+        let sum = |key: &str| points.iter().map(|point| point[key].as_u64().expect("a number")).sum::<u64>();
+        (sum("ingested"), sum("popMessages"), sum("processed"), body["workers"].as_array().expect("a list").len())
+    };
+    eventually("all of it is drawn", || (sums("") == (41, 40, 40, 1)).then_some(()));
+    eventually("a queue is drawn", || (sums(&format!("?queue={q}")) == (40, 40, 40, 1)).then_some(()));
 }

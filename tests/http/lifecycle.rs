@@ -27,6 +27,30 @@ fn sigterm_answers_a_hundred_parked_polls_with_204_within_2_s() {
 }
 
 #[test]
+fn the_busiest_queues_have_a_rates_line_each() {
+    let b = Setup::clean().env("QUEEN_LOG_RATES_MS", "1000").env("QUEEN_LOG_TOPN_QUEUES", "2").start();
+    let (busy, less, least) = (unique("busy"), unique("less"), unique("least"));
+    for (queue, n) in [(&busy, 40), (&less, 20), (&least, 1)] {
+        b.push_n(queue, "p", "m", n);
+    }
+    let pop = b.pop(&busy, "batch=100");
+    assert_eq!(pop.keys().len(), 40);
+    b.complete("", &pop);
+    let line_of = |queue: &str, what: &str| {
+        let name = format!("queue={queue} ");
+        let number =
+            |line: &str| line.split(&format!("{what}=")).nth(1)?.split_whitespace().next()?.parse::<f64>().ok();
+        let log = b.log();
+        let lines = log.lines().filter(|line| line.contains("rates") && line.contains(&name));
+        lines.filter_map(number).fold(0.0, f64::max)
+    };
+    eventually("its pushes, pops and acks are told", || {
+        ["push_s", "pop_s", "ack_s"].iter().all(|what| 0.0 < line_of(&busy, what)).then_some(())
+    });
+    eventually("the second queue is told as well", || (0.0 < line_of(&less, "push_s")).then_some(()));
+}
+
+#[test]
 fn sigint_finishes_what_is_in_flight() {
     let b = Setup::clean().start();
     let q = unique("stop");

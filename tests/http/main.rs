@@ -7,6 +7,7 @@ mod harness;
 
 mod bad_input;
 mod churn;
+mod commits;
 mod configure;
 mod dead_letters;
 mod embedded;
@@ -22,6 +23,7 @@ mod push;
 mod redrive;
 mod resources;
 mod retention;
+mod silence;
 mod transaction;
 mod transport;
 mod worked_cases;

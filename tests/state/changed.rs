@@ -15,13 +15,14 @@ fn safe_time_stays_below_a_stamp_that_is_not_committed_yet() {
         "begin; update queen.partitions set last_offset = 1, last_created_at = clock_timestamp() where id = {id};
          select pg_sleep(600)"
     ));
-    let held = "select exists (select 1 from pg_stat_activity where query like '%pg_sleep%' and backend_xid is not null and pid <> pg_backend_pid() and wait_event = 'PgSleep')";
-    db.until("the write", held);
-    let began = db.sql("select queen.utc_us(xact_start) from pg_stat_activity where backend_xid is not null and pid <> pg_backend_pid()");
+    // Other tests use other databases of this server.
+    let writer = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and query like '%pg_sleep%' and backend_xid is not null";
+    db.until("the write", &format!("select exists (select {writer} and wait_event = 'PgSleep')"));
+    let began = db.sql(&format!("select queen.utc_us(xact_start) {writer}"));
     let got = ask();
     assert!(got["safeTime"].as_str().unwrap() < began.as_str(), "{got} {began}");
     assert_eq!(got["entries"][0]["partitions"][0]["lastOffset"], 0, "not committed, so not counted");
-    db.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep%' and pid <> pg_backend_pid()");
+    db.sql(&format!("select pg_terminate_backend(pid) {writer}"));
     let _ = open.wait_with_output();
     assert!(ask()["safeTime"].as_str().unwrap() > began.as_str());
 }

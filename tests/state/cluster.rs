@@ -139,12 +139,8 @@ impl Cluster {
                 Ok(())
             });
         }
-        std::thread::spawn(move || {
-            let _server = server.spawn().expect("postgres starts");
-            loop {
-                std::thread::park();
-            }
-        });
+        // The server ends with the thread that started it.
+        std::thread::spawn(move || server.spawn().expect("postgres starts").wait());
         let start = Instant::now();
         while !ready(&cluster) {
             assert!(start.elapsed() < START_MAX, "PostgreSQL does not come up");

@@ -50,25 +50,23 @@ fn a_delete_waits_for_a_push_in_flight_and_its_segment_dies_too() {
     let id = number(&db, "q", "p1");
     // A push that holds its partition row, as an append does, until told to go on by an advisory lock.
     let gate = db.start("select pg_advisory_lock(7), pg_sleep(600)");
-    let held = "select exists (select 1 from pg_locks where locktype = 'advisory' and objid = 7 and granted)";
-    db.until("the gate", held);
+    // Advisory locks of other databases have the same number.
+    let gates = "from pg_locks where locktype = 'advisory' and objid = 7
+        and database = (select oid from pg_database where datname = current_database())";
+    db.until("the gate", &format!("select exists (select {gates} and granted)"));
     let push = db.start(&format!(
         "begin; update queen.partitions set last_offset = 5 where id = {id};
          insert into queen.segments select {id}, 5, 1, now(), null, 0, 0, 4, '\\x00', '\\x00';
          select pg_advisory_xact_lock(7); commit"
     ));
-    db.until(
-        "the push",
-        "select exists (select 1 from pg_locks where locktype = 'advisory' and objid = 7 and not granted)",
-    );
+    db.until("the push", &format!("select exists (select {gates} and not granted)"));
     let delete = db.start("select queen.delete_queue('00000000-0000-0000-0000-000000000001', '{\"queue\":\"q\"}')");
     db.until(
         "the wait",
-        "select exists (select 1 from pg_stat_activity where query like '%delete_queue%'
+        "select exists (select 1 from pg_stat_activity where datname = current_database() and query like '%delete_queue%'
         and wait_event_type = 'Lock' and pid <> pg_backend_pid())",
     );
-    let pid = "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and objid = 7 and granted";
-    db.sql(pid);
+    db.sql(&format!("select pg_terminate_backend(pid) {gates} and granted"));
     for (name, child) in [("push", push), ("delete", delete)] {
         let out = child.wait_with_output().unwrap();
         assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));

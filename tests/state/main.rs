@@ -7,6 +7,7 @@ mod configure;
 mod counters;
 mod delete;
 mod groups;
+mod history;
 mod lease;
 mod listings;
 mod messages;
@@ -17,13 +18,18 @@ use cluster::Db;
 /// A queue with partitions `p0`, `p1`, ..., each with `messages` stored ten seconds apart, ending now. Partition
 /// numbers are 1, 2, ... shifted as in production.
 fn queue(db: &Db, name: &str, partitions: u32, messages: u32) {
+    spaced_queue(db, name, partitions, messages, 10);
+}
+
+/// The same, with so many seconds between messages.
+fn spaced_queue(db: &Db, name: &str, partitions: u32, messages: u32, seconds: u32) {
     db.call("configure", serde_json::json!({"queue": name, "options": {"namespace": "shop", "task": "mail"}}));
     db.sql(&format!(
         "insert into queen.partitions (id, queue_id, name, last_offset, last_created_at)
          select nextval('queen.partition_numbers') << 12, q.id, 'p' || n, {messages} - 1, now()
          from queen.queues q, generate_series(0, {partitions} - 1) n where q.name = '{name}' order by n;
          insert into queen.segments
-         select p.id, m, 1, now() - make_interval(secs => ({messages} - 1 - m) * 10), null, 0, 0, 4, '\\x{:032}', '\\x00'
+         select p.id, m, 1, now() - make_interval(secs => ({messages} - 1 - m) * {seconds}), null, 0, 0, 4, '\\x{:032}', '\\x00'
          from queen.partitions p join queen.queues q on q.id = p.queue_id, generate_series(0, {messages} - 1) m
          where q.name = '{name}'",
         0

@@ -1,8 +1,13 @@
 //! Retention, evidence, clean-up of partitions, the scheduler: data plane 12; operations 6.
 
 use crate::cluster::Db;
-use crate::{cursor, number, queue};
+use crate::{cursor, number, spaced_queue};
 use serde_json::{Value, json};
+
+/// Messages five minutes apart: however slow the machine, ages stay between the limits of these tests.
+fn queue(db: &Db, name: &str, partitions: u32, messages: u32) {
+    spaced_queue(db, name, partitions, messages, 300);
+}
 
 /// Steps until nothing is due; messages taken out of the log and segments deleted.
 fn sweep(db: &Db) -> (i64, i64) {
@@ -40,7 +45,7 @@ fn age_takes_whole_segments_from_the_front_read_or_not() {
     queue(&db, "q", 2, 10);
     queue(&db, "kept", 1, 10);
     cursor(&db, "q", "p0", "g", 1, Some(("01990a12-4410-7bbb-9bbb-0000000000f1", 5, 60.0)));
-    rules(&db, "q", json!({"retentionSeconds": 45}));
+    rules(&db, "q", json!({"retentionSeconds": 1350}));
     assert_eq!(sweep(&db), (0, 0), "retentionEnabled is off");
     rules(&db, "q", json!({"retentionEnabled": true}));
     assert_eq!(sweep(&db), (10, 10));
@@ -57,7 +62,7 @@ fn consumed_messages_wait_for_the_slowest_group() {
     cursor(&db, "q", "p0", "fast", 9, None);
     cursor(&db, "q", "p0", "slow", 2, None);
     cursor(&db, "q", "p1", "fast", 9, None);
-    rules(&db, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 45}));
+    rules(&db, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 1350}));
     sweep(&db);
     assert_eq!(starts(&db, "q"), "3 5 0", "p2 has no cursor: nothing is consumed there");
     queue(&db, "r", 1, 10);
@@ -65,18 +70,48 @@ fn consumed_messages_wait_for_the_slowest_group() {
     db.sql(
         "insert into queen.groups (queue_id, name, mode) select id, 'later', 'all' from queen.queues where name = 'r'",
     );
-    rules(&db, "r", json!({"retentionEnabled": true, "completedRetentionSeconds": 45}));
+    rules(&db, "r", json!({"retentionEnabled": true, "completedRetentionSeconds": 1350}));
     sweep(&db);
     assert_eq!(starts(&db, "r"), "0", "a registered group that has not met a partition has consumed nothing of it");
+}
+
+#[test]
+fn consumed_messages_that_a_seek_asks_for_stay() {
+    let db = Db::new();
+    queue(&db, "q", 1, 10);
+    cursor(&db, "q", "p0", "g", 9, None);
+    rules(&db, "q", json!({"retentionEnabled": true, "completedRetentionSeconds": 1350}));
+    let gate = db.start("select pg_advisory_lock(3), pg_sleep(600)");
+    let gates = "from pg_locks where locktype = 'advisory' and objid = 3
+        and database = (select oid from pg_database where datname = current_database())";
+    db.until("the gate", &format!("select exists (select {gates} and granted)"));
+    // Under way, not committed: the cursor still says that everything is consumed.
+    let seek = db.start(
+        "begin;
+         select queen.seek_group('00000000-0000-0000-0000-000000000001',
+            '{\"queue\":\"q\",\"group\":\"g\",\"offset\":1}');
+         select pg_advisory_xact_lock(3);
+         commit",
+    );
+    db.until("the seek", &format!("select exists (select {gates} and not granted)"));
+    db.call("mark_partitions", json!({"limit": 10}));
+    let step = db.call("retain_step", json!({"limit": 100, "periodMs": 5000}));
+    assert_eq!(step, json!({"due": true, "messages": 0, "segments": 0}), "skipped, not waited for");
+    db.sql(&format!("select pg_terminate_backend(pid) {gates} and granted"));
+    let _ = gate.wait_with_output();
+    assert!(seek.wait_with_output().unwrap().status.success());
+    db.sql("update queen.retention_marks set look_at = now()");
+    sweep(&db);
+    assert_eq!(starts(&db, "q"), "1", "the cursor is read anew, behind the seek");
 }
 
 #[test]
 fn eviction_needs_no_switch_and_the_furthest_boundary_wins() {
     let db = Db::new();
     queue(&db, "q", 1, 10);
-    rules(&db, "q", json!({"maxWaitTimeSeconds": 75}));
+    rules(&db, "q", json!({"maxWaitTimeSeconds": 2250}));
     assert_eq!(sweep(&db), (2, 2));
-    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 25}));
+    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 750}));
     assert_eq!(sweep(&db), (5, 5));
     assert_eq!(
         db.sql("select string_agg(distinct rule, ' ' order by rule) from queen.retention_audit"),
@@ -91,7 +126,7 @@ fn log_start_moves_first_and_what_lies_below_is_deleted_without_the_partition() 
     let db = Db::new();
     queue(&db, "q", 1, 10);
     let id = number(&db, "q", "p0");
-    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 45}));
+    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 1350}));
     db.call("mark_partitions", json!({"limit": 10}));
     let step = || db.call("retain_step", json!({"limit": 100, "periodMs": 5000}));
     assert_eq!(step(), json!({"due": true, "messages": 5, "segments": 0}));
@@ -100,11 +135,11 @@ fn log_start_moves_first_and_what_lies_below_is_deleted_without_the_partition() 
     let held = db.start(&format!(
         "begin; select 1 from queen.partitions where id = {id} for no key update; select pg_sleep(600)"
     ));
-    db.until("the lock", "select exists (select 1 from pg_stat_activity where query like '%pg_sleep%' and state = 'active' and pid <> pg_backend_pid())");
+    db.until("the lock", "select exists (select 1 from pg_stat_activity where datname = current_database() and query like '%pg_sleep%' and state = 'active' and pid <> pg_backend_pid())");
     assert_eq!(step()["segments"], 5);
     db.sql("update queen.retention_marks set look_at = now()");
     assert_eq!(step(), json!({"due": true, "messages": 0, "segments": 0}), "skipped, not waited for");
-    db.sql("select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep%' and pid <> pg_backend_pid()");
+    db.sql("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like '%pg_sleep%' and pid <> pg_backend_pid()");
     let _ = held.wait_with_output();
 }
 
@@ -112,7 +147,7 @@ fn log_start_moves_first_and_what_lies_below_is_deleted_without_the_partition() 
 fn keys_outlive_their_segments_until_their_clock_has_passed() {
     let db = Db::new();
     queue(&db, "q", 1, 10);
-    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 45, "dedupWindowSeconds": 3600}));
+    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 1350, "dedupWindowSeconds": 3600}));
     sweep(&db);
     assert_eq!(db.sql("select count(*) || ' ' || min(base_offset) from queen.evidence"), "5 0");
     let forget = || db.call("forget_evidence", json!({"limit": 3}));

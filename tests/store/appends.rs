@@ -120,8 +120,8 @@ fn two_writers_on_the_same_lanes_leave_no_gap_and_no_deadlock() {
             let (ids, target) = (ids.clone(), db.target.clone());
             async move {
                 let client = connect(&target).await;
-                let mut last = vec![-1i64; LANES];
-                let mut written = vec![0usize; LANES];
+                let mut last = [-1i64; LANES];
+                let mut written = [0usize; LANES];
                 while written.iter().any(|n| *n < EACH) {
                     let mut lanes: Vec<usize> = (0..LANES).filter(|i| written[*i] < EACH).collect();
                     if reverse {

@@ -120,6 +120,7 @@ fn broker_to_kill() {
     }
 }
 
+#[allow(clippy::zombie_processes)] // When it does not start, the test ends.
 fn broker(home: &Home) -> (Child, u32) {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "embedded::broker_to_kill", "--ignored"])

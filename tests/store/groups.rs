@@ -135,7 +135,8 @@ fn no_partition_is_born_during_a_registration() {
         let other = db.other().await;
         let provision = Call::Provision { lanes: vec![lane("q", "young")] };
         let finish = async {
-            let waits = "select count(*) from pg_locks where not granted";
+            let waits =
+                "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
             until("provisioning waits", async || db.number(waits).await == 1).await;
             registrar.batch_execute("commit").await.unwrap();
         };

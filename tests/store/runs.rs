@@ -108,10 +108,10 @@ fn runs_are_read_in_pages_with_the_stamp_before_them() {
         assert_eq!(bases, [0, 100, 200]);
         assert_eq!((seen[0].1, seen[1].1), (None, Some(first)));
         // Evidence counts like segments.
-        db.sql(&format!(
+        db.sql(
             "insert into queen.evidence select partition_id, base_offset, count, created_at, null, keys
-             from queen.segments where base_offset = 0; delete from queen.segments where base_offset = 0"
-        ))
+             from queen.segments where base_offset = 0; delete from queen.segments where base_offset = 0",
+        )
         .await;
         assert_eq!(runs(&db, partition, None, 1 << 20).await.0[1].1, Some(first));
     });

@@ -31,7 +31,7 @@ struct Lane {
 
 impl Lane {
     fn seal(&mut self, keys_max: usize, drop: bool) {
-        if keys_max % 2 == 0 {
+        if keys_max.is_multiple_of(2) {
             self.window.close();
         }
         let mut slice = Slice::new(keys_max, self.sealed.last().unwrap_or(Offset::NONE));

@@ -210,12 +210,12 @@ impl Oracle {
                 }
                 Candidate::GiveBack(index) => {
                     let Ask::GiveBack { lease, .. } = &self.asks[index].ask else { unreachable!() };
-                    if *lease == state.lease {
-                        if let Some(next) = given_back(&state, &case.after) {
-                            path.push((*candidate, None));
-                            self.search(case, depth, next, letter, path, found);
-                            path.pop();
-                        }
+                    if *lease == state.lease
+                        && let Some(next) = given_back(&state, &case.after)
+                    {
+                        path.push((*candidate, None));
+                        self.search(case, depth, next, letter, path, found);
+                        path.pop();
                     }
                 }
                 Candidate::Pop(index) => {

@@ -154,8 +154,10 @@ impl Oracle {
             cursors.extend(bundle.moves.iter().map(|one| (one.partition, one.group)));
         }
         let (n, m) = (lanes.len(), cursors.len());
-        (lanes.sort_unstable(), cursors.sort_unstable());
-        (lanes.dedup(), cursors.dedup());
+        lanes.sort_unstable();
+        cursors.sort_unstable();
+        lanes.dedup();
+        cursors.dedup();
         if (n, m) != (lanes.len(), cursors.len()) {
             self.fail(None, "a bundle commit names a row twice");
         }

@@ -396,7 +396,8 @@ impl Oracle {
         let mut promised = self.letters.clone();
         promised.retain(|(id, _, _)| store.partitions.contains_key(id));
         let mut filed: Vec<_> = store.dead.iter().map(|row| (row.partition, row.group, row.letter.offset)).collect();
-        (promised.sort_unstable(), filed.sort_unstable());
+        promised.sort_unstable();
+        filed.sort_unstable();
         if promised != filed {
             let lost = promised.iter().find(|letter| !filed.contains(letter)).map(|letter| letter.0);
             self.fail(lost, &format!("dead letters promised {promised:?}, filed {filed:?}"));

@@ -2,6 +2,7 @@
 
 use super::parse::Parsed;
 use crate::http::json::text::uuid_text;
+use crate::planted;
 use queen_shards::command::Draft;
 use queen_shards::frames::{FrameHead, FrameWriter};
 use queen_shards::ids::{Key, MessageId, TenantId};
@@ -95,7 +96,7 @@ fn build(
         build.keys.extend_from_slice(&key.0.to_le_bytes());
         build.frames.push(
             &FrameHead { id: ids[i], trace: item.trace, transaction_id, ..FrameHead::default() },
-            item.payload.as_bytes(),
+            planted::payload(item.payload).as_bytes(),
         );
     }
     let mut plan =

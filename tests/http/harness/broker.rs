@@ -83,7 +83,7 @@ static ONE_SHARD: Shared = OnceLock::new();
 
 /// The shared broker on two shards, with the runtime it chooses itself.
 pub fn two_shards() -> &'static Broker {
-    shared(&TWO_SHARDS, || Setup::clean())
+    shared(&TWO_SHARDS, Setup::clean)
 }
 
 /// The shared broker on one shard, driven by epoll.

@@ -119,6 +119,17 @@ impl Postgres {
         self.try_query(database, sql).unwrap_or_else(|e| panic!("{sql}: {e}"))
     }
 
+    /// Starts SQL in psql and does not wait for it.
+    pub fn spawn(&self, database: &str, sql: &str) -> std::process::Child {
+        Command::new(self.bin.join("psql"))
+            .args(["-XAtq", "-h", "127.0.0.1", "-U", "postgres"])
+            .args(["-p", &self.port.to_string(), "-d", database, "-c", sql])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("psql")
+    }
+
     pub fn try_query(&self, database: &str, sql: &str) -> Result<String, String> {
         let out = Command::new(self.bin.join("psql"))
             .args(["-XAtq", "-h", "127.0.0.1", "-U", "postgres", "-v", "ON_ERROR_STOP=1"])

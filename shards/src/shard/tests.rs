@@ -1,0 +1,128 @@
+use crate::command::{Codec, Command, Draft, Event, Pop, PopFrom, QUEUE_MODE, Start, Watch};
+use crate::effect::{AppendOutcome, Call, Effect, GroupRow, LaneOutcome, LaneRow, Options, QueueRow, Reply};
+use crate::frames::{FrameHead, FrameWriter};
+use crate::ids::{GroupId, Micros, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
+use crate::lease_id::LeaseSeed;
+use crate::limits::{RECHECK_US, ShardConfig};
+use crate::place::LaneKey;
+use crate::shard::Shard;
+use bytes::Bytes;
+
+const START: u64 = 1 << 40;
+
+fn queue() -> QueueRow {
+    let options = Options {
+        lease_secs: 60,
+        retry_limit: 3,
+        dead_letter: true,
+        delay_secs: 0,
+        window_secs: 0,
+        dedup_secs: 0,
+        fill_wait_ms: 0,
+        encrypted: false,
+    };
+    QueueRow { id: QueueId(7), options }
+}
+
+fn answer(ask: &Call, now: Stamp) -> Reply {
+    match ask {
+        Call::OpenGroup { .. } => Reply::Group(Some(GroupRow { queue: queue(), group: GroupId(1), registered: false })),
+        Call::Scan { .. } => Reply::Scanned { rows: Vec::new(), now },
+        Call::Provision { .. } => {
+            let (last_offset, log_start) = (Offset(-1), Offset(0));
+            let partition = PartitionId(4096);
+            Reply::Lanes(vec![Some(LaneRow {
+                queue: queue(),
+                partition,
+                last_offset,
+                log_start,
+                last_created_at: now,
+            })])
+        }
+        other => panic!("not asked in these tests: {other:?}"),
+    }
+}
+
+/// Turns at `now` until nothing happens any more; the slots that were woken.
+fn turns(shard: &mut Shard, now: u64, mut events: Vec<Event>) -> Vec<Slot> {
+    let stamp = Stamp(now as i64);
+    let mut woken = Vec::new();
+    loop {
+        let mut effects = Vec::new();
+        shard.turn(Micros(now), &mut events, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Wake { slot } => woken.push(slot),
+                Effect::Call { call, ask } => events.push(Event::Returned { call, result: Ok(answer(&ask, stamp)) }),
+                Effect::Append { commit, append } => {
+                    let stored = append.segments.iter().map(|_| (Codec::Raw, Bytes::new())).collect();
+                    let lanes = vec![LaneOutcome::Appended { created_at: stamp }];
+                    events.push(Event::Appended { commit, result: Ok(AppendOutcome { now: stamp, lanes, stored }) });
+                }
+                Effect::Reply { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        if events.is_empty() && shard.deadline().is_none_or(|at| now < at.0) {
+            return woken;
+        }
+    }
+}
+
+fn command(slot: Slot, command: Command) -> Event {
+    Event::Command { slot, command }
+}
+
+fn pop(from: &PopFrom) -> Pop {
+    Pop {
+        from: from.clone(),
+        group: QUEUE_MODE.into(),
+        start: Start::All,
+        batch: 1,
+        partitions: 1,
+        bytes: 1 << 20,
+        lease_secs: None,
+        auto_ack: false,
+        lease: None,
+        seed: LeaseSeed { millis: 1, counter: 1, wide: false },
+        more: false,
+        at_least: 0,
+    }
+}
+
+fn push() -> Command {
+    let mut frames = FrameWriter::default();
+    frames.push(&FrameHead::default(), b"1");
+    let lane = LaneKey::new(TenantId::DEFAULT, "q".into(), "p".into());
+    let keys = 7u128.to_le_bytes().to_vec().into();
+    let frames = frames.into_bytes();
+    Command::Push { drafts: vec![Draft { lane, count: 1, keys, all_minted: false, frames, packed: None, flags: 0 }] }
+}
+
+#[test]
+fn a_hint_that_was_lost_goes_to_the_next_parked_poll_within_a_second() {
+    let of_queue = PopFrom::Queue { tenant: TenantId::DEFAULT, queue: "q".into() };
+    let of_lane = PopFrom::Partition(LaneKey::new(TenantId::DEFAULT, "q".into(), "p".into()));
+    for from in [&of_queue, &of_lane] {
+        let mut shard = Shard::new(ShardConfig::default());
+        let clock = Event::Clock { now: Stamp(START as i64), at: Micros(START) };
+        turns(&mut shard, START, vec![clock, command(Slot(1), Command::Pop(pop(&of_queue)))]);
+        let watch = || Command::Watch(Watch { from: from.clone(), group: QUEUE_MODE.into(), start: Start::All });
+        let polls = [Slot(2), Slot(3), Slot(4), Slot(5)];
+        let woken = turns(&mut shard, START, polls.map(|slot| command(slot, watch())).into());
+        assert_eq!(woken, [], "{from:?}: nothing is there");
+        // Whoever is woken never asks and never leaves.
+        let mut told = turns(&mut shard, START + 1, vec![command(Slot(9), push())]);
+        assert!(!told.is_empty() && told.len() < polls.len(), "{from:?}: {told:?}");
+        for second in 1..=polls.len() as u64 {
+            assert_eq!(turns(&mut shard, START + second * RECHECK_US - 1, vec![]), [], "{from:?}: not before its time");
+            let woken = turns(&mut shard, START + second * RECHECK_US + 1, vec![]);
+            assert_eq!(woken.len(), usize::from(told.len() < polls.len()), "{from:?}: one a second");
+            told.extend(woken);
+        }
+        assert_eq!(told, polls, "{from:?}");
+        turns(&mut shard, START, polls.map(|slot| command(slot, Command::Unwatch)).into());
+        turns(&mut shard, START + 6 * RECHECK_US, vec![]);
+        assert_eq!(shard.deadline(), None, "{from:?}: nobody watches, nothing is looked at");
+    }
+}

@@ -1,0 +1,159 @@
+//! What this broker did, on its way into log lines and into the minutes of the database. Lives on the control thread.
+//!
+//!     shards report > absorb > take_busiest (rates lines)
+//!                            > take_minute (`queen.add_history`)
+//!
+//! Holds: each report is told once by each of the two. Source: operations 5.5, 5.11.
+
+use super::metrics::{Metrics, Sums, resident_bytes};
+use queen_shards::activity::{Activity, BusyQueue};
+use queen_shards::ids::TenantId;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Queues remembered between two minutes; what further ones did is counted in the broker's own row only.
+const QUEUES_MAX: usize = 10_000;
+
+type Queues = HashMap<(TenantId, Arc<str>), BusyQueue>;
+
+pub struct History {
+    metrics: Arc<Metrics>,
+    hostname: String,
+    since_lines: Queues,
+    since_minute: Queues,
+    sums: Sums,
+    cpu: Cpu,
+    at: Instant,
+}
+
+impl History {
+    pub fn new(metrics: Arc<Metrics>) -> History {
+        History {
+            sums: metrics.sums(),
+            metrics,
+            hostname: hostname(),
+            since_lines: HashMap::new(),
+            since_minute: HashMap::new(),
+            cpu: Cpu::now(),
+            at: Instant::now(),
+        }
+    }
+
+    /// Takes in what the shards reported since the last call.
+    fn absorb(&mut self) {
+        for busy in self.metrics.take_busy() {
+            add(&mut self.since_lines, &busy);
+            add(&mut self.since_minute, &busy);
+        }
+    }
+
+    /// The busiest queues since the last call, busiest first.
+    pub fn take_busiest(&mut self, most: usize) -> Vec<BusyQueue> {
+        self.absorb();
+        let mut all: Vec<BusyQueue> = std::mem::take(&mut self.since_lines).into_values().collect();
+        all.sort_by(BusyQueue::busiest_first);
+        all.truncate(most);
+        all
+    }
+
+    /// Arguments of `queen.add_history` for the time since the last call. Not taken back when the store cannot have it:
+    /// a gap in a curve, and no growth.
+    pub fn take_minute(&mut self) -> Value {
+        self.absorb();
+        let (sums, cpu) = (self.metrics.sums(), Cpu::now());
+        let (delta, secs) = (sums.since(&self.sums), self.at.elapsed().as_secs_f64().max(0.001));
+        let percent = |now: u64, before: u64| now.saturating_sub(before) as f64 * 100.0 / Cpu::TICKS / secs;
+        let (open, busy) = self.metrics.connections();
+        let broker = json!({
+            "pushRequests": delta.push_requests, "pushMessages": delta.push_messages,
+            "popRequests": delta.pop_requests, "popMessages": delta.pop_messages,
+            "ackRequests": delta.ack_requests, "ackMessages": delta.ack_messages,
+            "ackFailed": delta.ack_failed, "deadLettered": delta.dead_lettered, "dbErrors": delta.db_errors,
+            "loopLagUs": delta.loop_lag_micros, "loopLagSamples": delta.loop_lag_samples,
+            "loopLagMaxUs": self.metrics.take_loop_lag_max(),
+            "cpuUserPct": percent(cpu.user, self.cpu.user), "cpuSysPct": percent(cpu.system, self.cpu.system),
+            "rssMb": resident_bytes() as f64 / 1048576.0,
+            "poolActive": busy, "poolIdle": open.saturating_sub(busy), "poolSize": self.metrics.pool_size,
+        });
+        (self.sums, self.cpu, self.at) = (sums, cpu, Instant::now());
+        let queues: Vec<Value> =
+            std::mem::take(&mut self.since_minute).into_values().map(|busy| of_queue(&busy)).collect();
+        json!({"hostname": self.hostname, "pid": std::process::id(), "broker": broker, "queues": queues})
+    }
+}
+
+fn add(queues: &mut Queues, busy: &BusyQueue) {
+    let key = (busy.tenant, busy.queue.clone());
+    if let Some(known) = queues.get_mut(&key) {
+        known.add(busy);
+    } else if queues.len() < QUEUES_MAX {
+        queues.insert(key, busy.clone());
+    }
+}
+
+fn of_queue(busy: &BusyQueue) -> Value {
+    let Activity { pushed, popped, acked, lag_us, lag_max_us, claims } = busy.activity;
+    json!({
+        "tenant": uuid::Uuid::from_u128(busy.tenant.0).hyphenated().to_string(), "queue": &*busy.queue,
+        "pushed": pushed, "popped": popped, "acked": acked, "lagUs": lag_us, "lagMaxUs": lag_max_us, "claims": claims,
+    })
+}
+
+/// CPU time of this process, in ticks.
+struct Cpu {
+    user: u64,
+    system: u64,
+}
+
+impl Cpu {
+    /// Ticks per second; fixed in the kernel's interface on every architecture of today.
+    const TICKS: f64 = 100.0;
+
+    /// Zeros where procfs is missing.
+    fn now() -> Cpu {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // The name in parentheses may hold anything; the fields count from behind it.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        let field = |n: usize| fields.get(n).and_then(|text| text.parse().ok()).unwrap_or(0);
+        Cpu { user: field(11), system: field(12) }
+    }
+}
+
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy(queue: &str, pushed: u64) -> BusyQueue {
+        let activity = Activity { pushed, lag_us: 10, lag_max_us: pushed, claims: 1, ..Activity::default() };
+        BusyQueue { tenant: TenantId::DEFAULT, queue: queue.into(), activity, hot: 1 }
+    }
+
+    #[test]
+    fn lines_and_minutes_are_each_told_once_of_everything() {
+        let metrics = Arc::new(Metrics::new(2, 10));
+        let mut history = History::new(metrics.clone());
+        metrics.shard(0).busy_queues(vec![busy("a", 5), busy("b", 7)]);
+        metrics.shard(1).busy_queues(vec![busy("a", 3)]);
+        let lines = history.take_busiest(1);
+        assert_eq!((&*lines[0].queue, lines[0].activity.pushed, lines[0].hot), ("a", 8, 2));
+        metrics.shard(0).busy_queues(vec![busy("b", 1)]);
+        metrics.shard(0).busy_queues(vec![busy("b", 1)]);
+        metrics.shard(0).push(1, 17);
+        let minute = history.take_minute();
+        let mut queues = minute["queues"].as_array().unwrap().clone();
+        queues.sort_by_key(|queue| queue["queue"].as_str().unwrap().to_owned());
+        assert_eq!((&queues[0]["pushed"], &queues[0]["lagMaxUs"]), (&json!(8), &json!(5)));
+        assert_eq!((&queues[1]["pushed"], &queues[1]["claims"]), (&json!(9), &json!(3)));
+        assert_eq!(minute["broker"]["pushMessages"], 17);
+        assert_eq!(history.take_busiest(5).iter().map(|b| b.activity.pushed).collect::<Vec<_>>(), [2]);
+        let next = history.take_minute();
+        assert_eq!((&next["queues"], &next["broker"]["pushMessages"]), (&json!([]), &json!(0)));
+    }
+}

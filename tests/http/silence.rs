@@ -1,0 +1,41 @@
+//! A database that is there and does not answer.
+
+use crate::harness::{Setup, shared_postgres, unique};
+use serde_json::json;
+
+/// A first push into a partition waits for the partition's row no longer than for a commit: here the row is behind a lock
+/// that is held until the push has been answered.
+#[test]
+fn a_push_waits_for_a_silent_store_no_longer_than_for_a_commit() {
+    let b = Setup::clean().env("QUEEN_PUSH_COMMIT_TIMEOUT_MS", "500").start();
+    let q = unique("silent");
+    b.push_keys(&q, "known", &["k"]);
+    let database = b.database.clone().expect("a database");
+    let release = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let (database, done) = (&database, release.1);
+        let locker = scope.spawn(move || {
+            let lock = "begin; lock table queen.partitions in access exclusive mode; select pg_sleep(25)";
+            let held = shared_postgres().try_query(database, lock);
+            // An answer that came first has let the test go on; then this statement was ended from outside.
+            (held.is_ok(), done.try_recv().is_ok())
+        });
+        let locked = "select 1 from pg_locks as l join pg_class as c on c.oid = l.relation \
+                      where c.relname = 'partitions' and l.mode = 'AccessExclusiveLock' and l.granted";
+        crate::harness::eventually("the table is locked", || {
+            (shared_postgres().query(database, locked) == "1").then_some(())
+        });
+        let verdict = b.push(json!([{"queue": q, "partition": "new", "transactionId": "k", "payload": 1}])).remove(0);
+        assert_ne!(verdict["status"], "queued", "{verdict}");
+        release.0.send(()).expect("the locker waits");
+        let end = "select pg_terminate_backend(pid) from pg_stat_activity \
+                   where datname = current_database() and query like '%pg_sleep(25)%' and pid <> pg_backend_pid()";
+        shared_postgres().query(database, end);
+        let (slept_to_its_end, answered) = locker.join().expect("the locker");
+        assert!(!slept_to_its_end && answered, "the push was answered while the table was locked");
+    });
+    crate::harness::eventually("the partition works again", || {
+        let verdict = b.push(json!([{"queue": q, "partition": "new", "transactionId": "k2", "payload": 1}])).remove(0);
+        (verdict["status"] == "queued").then_some(())
+    });
+}

@@ -1,0 +1,91 @@
+//! Minutes and the series made of them. Operations 5.6.1, 5.11, 6.7.
+
+use crate::cluster::Db;
+use crate::queue;
+use serde_json::{Value, json};
+
+const TENANT: &str = "00000000-0000-0000-0000-000000000001";
+
+fn minute(pid: u32, pushed: u64, queues: Value) -> Value {
+    json!({"hostname": "h", "pid": pid, "queues": queues, "broker": {
+        "pushRequests": 1, "pushMessages": pushed, "popRequests": 1, "popMessages": 20, "ackRequests": 1,
+        "ackMessages": 30, "ackFailed": 2, "deadLettered": 1, "dbErrors": 3, "loopLagUs": 20_000,
+        "loopLagSamples": 10, "loopLagMaxUs": 7_000, "cpuUserPct": 12.5, "cpuSysPct": 3.0, "rssMb": 20.5,
+        "poolActive": 4, "poolIdle": 6, "poolSize": 160}})
+}
+
+fn of(name: &str, pushed: u64, lag_us: u64) -> Value {
+    json!({"tenant": TENANT, "queue": name, "pushed": pushed, "popped": 2, "acked": 3, "lagUs": lag_us, "claims": 2,
+        "lagMaxUs": lag_us})
+}
+
+/// Puts what was added into one minute, so that no test straddles two.
+fn at(db: &Db, time: &str) {
+    db.sql(&format!(
+        "update queen.broker_minutes set minute = '{time}'; update queen.queue_minutes set minute = '{time}'"
+    ));
+}
+
+#[test]
+fn a_minute_adds_up_over_calls_and_brokers() {
+    let db = Db::new();
+    queue(&db, "q", 1, 1);
+    queue(&db, "r", 1, 1);
+    let page = json!({"limit": 10, "from": "2030-02-01T09:00:00Z", "to": "2030-02-01T10:00:00Z"});
+    assert_eq!(db.call("status", page.clone())["throughput"], json!([]));
+    db.call("add_history", minute(1, 600, json!([of("q", 600, 8_000), of("gone", 1, 1)])));
+    assert_eq!(db.call("status", json!({"limit": 10}))["workers"][0]["messagesProcessed"], 630);
+    at(&db, "2030-02-01 09:59:00+00");
+    db.sql("insert into queen.broker_minutes select minute, hostname, 2, push_requests, push_messages, pop_requests, pop_messages, ack_requests, ack_messages, ack_failed, dead_lettered, db_errors, loop_lag_us, loop_lag_samples, 9000, cpu_user_pct, cpu_sys_pct, rss_mb, 5, pool_idle, pool_size from queen.broker_minutes");
+    let all = db.call("status", page.clone());
+    assert_eq!((&all["pointCount"], &all["bucketMinutes"]), (&json!(1), &json!(1)));
+    let point = json!({"timestamp": "2030-02-01T09:59:00Z", "ingested": 1200, "processed": 60, "popMessages": 40,
+        "ingestedPerSecond": 20.0, "processedPerSecond": 1.0, "popPerSecond": 0.67, "avgLagMs": 4, "maxLagMs": 8,
+        "avgEventLoopLagMs": 2, "maxEventLoopLagMs": 9, "minFreeSlots": 155, "dbErrors": 6, "ackFailed": 4,
+        "dlqCount": 2, "queenCpuUserPct": 12.5, "queenCpuSysPct": 3.0, "queenRssMb": 20.5, "dbPoolActive": 4.5,
+        "dbPoolIdle": 6.0, "dbPoolSize": 160.0});
+    assert_eq!(all["throughput"], json!([point]));
+    let of_r = db.call(
+        "status",
+        json!({"limit": 10, "queue": "r", "from": "2030-02-01T09:00:00Z", "to": "2030-02-01T10:00:00Z"}),
+    );
+    assert_eq!((&of_r["throughput"][0]["ingested"], &of_r["throughput"][0]["dbErrors"]), (&json!(0), &json!(6)));
+    let of_q = db.call(
+        "status",
+        json!({"limit": 10, "task": "mail", "from": "2030-02-01T09:00:00Z", "to": "2030-02-01T10:00:00Z"}),
+    );
+    assert_eq!((&of_q["throughput"][0]["ingested"], &of_q["throughput"][0]["popMessages"]), (&json!(600), &json!(2)));
+}
+
+#[test]
+fn the_same_minute_is_one_row_and_buckets_begin_at_midnight() {
+    let db = Db::new();
+    queue(&db, "q", 1, 1);
+    for pushed in [1, 2] {
+        db.call("add_history", minute(1, pushed, json!([of("q", pushed, 1000)])));
+        at(&db, "2030-02-01 01:07:00+00");
+        // The second call is of this minute again.
+        db.sql("update queen.broker_minutes set minute = date_trunc('minute', now()); update queen.queue_minutes set minute = date_trunc('minute', now())");
+    }
+    // Two rows where the clock went over a minute between the calls.
+    let rows: u32 = db.sql("select count(*) from queen.broker_minutes").parse().unwrap();
+    assert!(rows <= 2);
+    assert_eq!(db.sql("select sum(push_messages) from queen.broker_minutes"), "3");
+    db.sql("delete from queen.broker_minutes where minute < (select max(minute) from queen.broker_minutes)");
+    at(&db, "2030-02-01 07:07:00+00");
+    let wide = db.call("status", json!({"limit": 10, "from": "2030-01-20T00:00:00Z", "to": "2030-02-03T00:00:00Z"}));
+    assert_eq!(
+        (&wide["bucketMinutes"], &wide["throughput"][0]["timestamp"]),
+        (&json!(360), &json!("2030-02-01T06:00:00Z"))
+    );
+}
+
+#[test]
+fn minutes_are_purged_with_their_age_in_bounded_steps() {
+    let db = Db::new();
+    queue(&db, "q", 1, 1);
+    db.sql("insert into queen.queue_minutes (minute, queue_id) select now() - make_interval(days => n), id from queen.queues, generate_series(80, 99) n");
+    let step = || db.call("purge_metrics", json!({"days": 90, "limit": 4}))["rows"].as_i64().unwrap();
+    assert_eq!([step(), step(), step(), step()], [4, 4, 2, 0]);
+    assert_eq!(db.sql("select count(*) from queen.queue_minutes"), "10");
+}

@@ -1,0 +1,167 @@
+//! The command line.
+
+use crate::faults::Family;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub const HELP: &str = "\
+queen-torture: faults against a broker under load, everything written down and judged
+
+  queen-torture [OPTIONS]               runs episodes until the time is over
+  queen-torture check HISTORY           judges a history that a red run left
+  queen-torture planted [OPTIONS]       builds the broker with planted bugs and shows that each is found
+
+  --minutes M          how long, default 10            --episodes N       instead of a time
+  --episode-secs S     load of one episode, default 30
+  --faults F1,F2,...   of F1 F2 F4 F9 F10 F13 F16, or none; default all but F13
+  --seed N             default: from the clock, printed
+  --brokers N          1 or 2; default 1, 2 with F13
+  --producers N        default 4                       --pause-ms N       between two requests of one, default 15
+  --recovery-ms N      limit of C13, default 5000      --drain-secs N     limit of the drain, default 60
+  --broker PATH        binary; default: builds this workspace's
+  --env NAME=VALUE     for the broker, may be repeated
+  --only NAME          of the planted bugs
+  --dir DIR            where processes live, default a new one under the temporary directory
+  --record DIR         writes DIR/summary.md, and the history of each red episode
+  --keep               leaves the directory behind
+
+Exit status: 0 green, 1 red, 2 the rig failed, 3 not valid: something asked for never happened.
+";
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    pub time: Duration,
+    pub episodes: Option<u64>,
+    pub load: Duration,
+    pub families: Vec<Family>,
+    pub seed: Option<u64>,
+    pub brokers: u8,
+    pub producers: u16,
+    pub pause: Duration,
+    pub recovery: Duration,
+    pub drain: Duration,
+    pub broker: Option<PathBuf>,
+    pub env: Vec<(String, String)>,
+    pub only: Option<String>,
+    pub dir: Option<PathBuf>,
+    pub record: Option<PathBuf>,
+    pub keep: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            time: Duration::from_secs(600),
+            episodes: None,
+            load: Duration::from_secs(30),
+            families: Family::DEFAULT.to_vec(),
+            seed: None,
+            brokers: 0,
+            producers: 4,
+            pause: Duration::from_millis(15),
+            recovery: Duration::from_secs(5),
+            drain: Duration::from_secs(60),
+            broker: None,
+            env: Vec::new(),
+            only: None,
+            dir: None,
+            record: None,
+            keep: false,
+        }
+    }
+}
+
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    Help,
+    Check(PathBuf),
+    Run(Box<Options>),
+    Planted(Box<Options>),
+}
+
+/// Reads the arguments after the program's name. Err: one line that says what is wrong.
+pub fn parse(arguments: &[String]) -> Result<Action, String> {
+    match arguments.first().map(String::as_str) {
+        Some("help" | "--help" | "-h") => Ok(Action::Help),
+        Some("check") => match arguments {
+            [_, path] => Ok(Action::Check(path.into())),
+            _ => Err("check needs one history".into()),
+        },
+        Some("planted") => Ok(Action::Planted(Box::new(options(&arguments[1..])?))),
+        _ => Ok(Action::Run(Box::new(options(arguments)?))),
+    }
+}
+
+fn options(arguments: &[String]) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut rest = arguments.iter();
+    while let Some(name) = rest.next() {
+        if name == "--keep" {
+            options.keep = true;
+            continue;
+        }
+        let value = rest.next().ok_or_else(|| format!("{name} needs a value"))?;
+        let number = || value.parse::<u64>().map_err(|_| format!("{name} {value}: not a number"));
+        match name.as_str() {
+            "--minutes" => {
+                let minutes: f64 = value.parse().map_err(|_| format!("{name} {value}: not a number"))?;
+                let time = Duration::try_from_secs_f64(minutes * 60.0);
+                options.time = time.map_err(|_| format!("{name} {value}: not a time"))?;
+            }
+            "--episodes" => options.episodes = Some(number()?),
+            "--episode-secs" => options.load = Duration::from_secs(number()?),
+            "--faults" => options.families = families(value)?,
+            "--seed" => options.seed = Some(number()?),
+            "--brokers" => options.brokers = number()?.clamp(1, 2) as u8,
+            "--producers" => options.producers = number()?.clamp(1, 64) as u16,
+            "--pause-ms" => options.pause = Duration::from_millis(number()?),
+            "--recovery-ms" => options.recovery = Duration::from_millis(number()?),
+            "--drain-secs" => options.drain = Duration::from_secs(number()?),
+            "--broker" => options.broker = Some(value.into()),
+            "--env" => {
+                let (name, value) = value.split_once('=').ok_or_else(|| format!("--env {value}: NAME=VALUE"))?;
+                options.env.push((name.into(), value.into()));
+            }
+            "--only" => options.only = Some(value.clone()),
+            "--dir" => options.dir = Some(value.into()),
+            "--record" => options.record = Some(value.into()),
+            _ => return Err(format!("{name} is not an option; --help lists them")),
+        }
+    }
+    if options.brokers == 0 {
+        options.brokers = if options.families.contains(&Family::F13) { 2 } else { 1 };
+    }
+    Ok(options)
+}
+
+fn families(text: &str) -> Result<Vec<Family>, String> {
+    if text == "none" {
+        return Ok(Vec::new());
+    }
+    let family = |name: &str| Family::of(name.trim()).ok_or_else(|| format!("--faults: no family {name}"));
+    text.split(',').map(family).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<Action, String> {
+        parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn two_brokers_come_with_f13_only() {
+        let Ok(Action::Run(plain)) = of("--minutes 0.5") else { panic!("a run") };
+        assert_eq!((plain.brokers, plain.time), (1, Duration::from_secs(30)));
+        let Ok(Action::Run(two)) = of("--faults F1,F13") else { panic!("a run") };
+        assert_eq!((two.brokers, two.families), (2, vec![Family::F1, Family::F13]));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for bad in ["--minutes x", "--faults F99", "--wat 1", "--seed", "check", "--env X", "--minutes -1"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! One episode: fresh queues, load under faults, heal, drain, read everything back, judge.
+
+use crate::check::{Violation, check};
+use crate::client::Client;
+use crate::coverage::{self, Counts};
+use crate::faults::Fault;
+use crate::finals;
+use crate::history::{Finals, History, Plan, Recorder};
+use crate::nemesis::{Findings, Nemesis};
+use crate::report::outages;
+use crate::rng::Rng;
+use crate::work::consumer::{self, Job};
+use crate::work::{Actor, Part, Shared, Stage, plan, producer, transactor, wire};
+use crate::world::World;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU8;
+use std::time::{Duration, Instant};
+
+/// How an episode goes.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub seed: u64,
+    /// The load lasts so long, and then until everything that must be met was met.
+    pub load: Duration,
+    /// ... but never longer than this.
+    pub load_max: Duration,
+    pub faults: Vec<Fault>,
+    /// Each fault a single time; otherwise again and again.
+    pub once: bool,
+    /// No fault lasts longer than about a lease.
+    pub mild: bool,
+    pub producers: u16,
+    pub pause: Duration,
+    pub recovery: Duration,
+    pub drain: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub violations: Vec<Violation>,
+    pub counts: Counts,
+    pub missing: Vec<String>,
+    pub restarts: Vec<Duration>,
+    /// Times without an accepted push after each fault, by its name.
+    pub outages: Vec<(String, Duration)>,
+    pub probes: Vec<Duration>,
+    /// The rig could not finish: not a verdict about the broker.
+    pub broken: Option<String>,
+}
+
+/// Who consumes, by number of client.
+const CONSUMERS: [Job; 9] = [
+    Job::new(Part::Main, "a"),
+    Job::new(Part::Main, "a"),
+    Job::new(Part::Main, "a"),
+    Job::new(Part::Main, "b"),
+    Job::new(Part::Main, "b"),
+    Job { batch_max: 1, ..Job::new(Part::Short, "a") },
+    Job::new(Part::Delayed, "a"),
+    Job { auto_ack: true, ..Job::new(Part::Auto, "auto") },
+    Job { batch_max: 5, pause: Duration::from_millis(3500), ..Job::new(Part::Old, "lag") },
+];
+const MOVERS: u16 = 2;
+const LEAVERS: u16 = 1;
+const POLL: Duration = Duration::from_millis(100);
+/// Between two looks at what was met: a look copies the history.
+const LOOK_PAUSE: Duration = Duration::from_millis(900);
+
+/// Runs one. `history`: where its lines go.
+pub fn run(world: &World, script: &Script, prefix: &str, history: Option<&Path>) -> Outcome {
+    match attempt(world, script, prefix, history) {
+        Ok(outcome) => outcome,
+        Err(why) => Outcome { broken: Some(why), ..Outcome::default() },
+    }
+}
+
+fn attempt(world: &World, script: &Script, prefix: &str, path: Option<&Path>) -> Result<Outcome, String> {
+    let recovery_ms = script.recovery.as_millis() as u64;
+    let plan = plan(script.seed, world.sides.len() as u8, prefix, recovery_ms);
+    configure(world, &plan)?;
+    let recorder = Recorder::new(Instant::now(), path, &plan).map_err(|e| e.to_string())?;
+    let findings = Mutex::new(Findings::default());
+    let mut finals = Finals::default();
+    load(world, script, &plan, prefix, &recorder, &findings, &mut finals)?;
+    let findings = findings.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(why) = findings.broken {
+        return Err(why);
+    }
+    finals.probes.extend(finals::descriptors(world, script.recovery));
+    finals.probes.extend(finals::dead_polls(world, prefix));
+    finals.crashes = findings.crashes;
+    finals.spool = finals::spool(world);
+    // Read by a broker that remembers nothing: what counts is what the database has.
+    for side in &world.sides {
+        side.broker.kill();
+        side.broker.start().map_err(|e| e.to_string())?;
+    }
+    finals.lanes = finals::lanes(world, &plan)?;
+    finals.dead_letters = finals::dead_letters(world, &plan)?;
+    let history = recorder.close(plan, finals);
+    let outcome = judge(&history, script, findings.restarts);
+    finals::remove(world, &history.plan, prefix);
+    Ok(outcome)
+}
+
+/// Judges a finished history.
+fn judge(history: &History, script: &Script, restarts: Vec<Duration>) -> Outcome {
+    let counts = coverage::count(history);
+    Outcome {
+        violations: check(history),
+        missing: coverage::missing(&counts, history, &script.faults),
+        counts,
+        restarts,
+        outages: outages(history),
+        probes: history.finals.probes.iter().filter_map(|p| Some(Duration::from_millis(p.took_ms?))).collect(),
+        broken: None,
+    }
+}
+
+fn configure(world: &World, plan: &Plan) -> Result<(), String> {
+    let mut client = Client::new(world.sides[0].broker.port, Duration::from_secs(10));
+    for queue in &plan.queues {
+        let body = wire::configure(queue).to_string();
+        let answer = client.post("/api/v1/configure", body.as_bytes()).map_err(|e| format!("configure: {e:?}"))?;
+        if answer.status != 200 {
+            return Err(format!("configure: {} {}", answer.status, answer.text()));
+        }
+    }
+    Ok(())
+}
+
+/// Load, heal, drain. Clients and nemesis live as long as this call.
+fn load(
+    world: &World,
+    script: &Script,
+    plan: &Plan,
+    prefix: &str,
+    recorder: &Recorder,
+    findings: &Mutex<Findings>,
+    finals: &mut Finals,
+) -> Result<(), String> {
+    let ports = world.ports();
+    let stage = AtomicU8::new(Stage::Load as u8);
+    let shared = Shared::new(recorder, plan, &ports, script.pause, &stage);
+    let shared = &shared;
+    std::thread::scope(|scope| {
+        for id in 0..script.producers {
+            scope.spawn(move || producer::run(Actor::new(shared, id)));
+        }
+        let mut id = script.producers;
+        let mut next = || {
+            id += 1;
+            id - 1
+        };
+        for job in CONSUMERS {
+            let id = next();
+            scope.spawn(move || consumer::run(Actor::new(shared, id), job));
+        }
+        for _ in 0..MOVERS {
+            let id = next();
+            scope.spawn(move || transactor::run(Actor::new(shared, id), Job::new(Part::Input, "mover")));
+        }
+        for _ in 0..LEAVERS {
+            let id = next();
+            scope.spawn(move || consumer::leave(Actor::new(shared, id), Job::new(Part::Main, "a")));
+        }
+        let nemesis = Nemesis { world, shared, rng: Rng::new(script.seed, 0), mild: script.mild, findings };
+        let nemesis = scope.spawn(move || nemesis.run(&script.faults, script.once));
+        let began = Instant::now();
+        while began.elapsed() < script.load_max {
+            std::thread::sleep(POLL);
+            let struck = !script.once || nemesis.is_finished();
+            if script.load <= began.elapsed() && struck && is_covered(recorder, plan, &script.faults) {
+                break;
+            }
+        }
+        // Faults end with the load; the one in progress is undone by the nemesis itself.
+        shared.enter(Stage::Drain);
+        let _ = nemesis.join();
+        finals.probes = finals::recovery(world, prefix, script.recovery.saturating_mul(2));
+        let drained = drain(world, plan, script.drain);
+        finals.probes.extend(drained);
+        shared.enter(Stage::Over);
+    });
+    Ok(())
+}
+
+/// Whether everything a run must meet was met by now.
+fn is_covered(recorder: &Recorder, plan: &Plan, faults: &[Fault]) -> bool {
+    std::thread::sleep(LOOK_PAUSE);
+    let so_far = recorder.so_far(plan);
+    coverage::missing(&coverage::count(&so_far), &so_far, faults).is_empty()
+}
+
+fn drain(world: &World, plan: &Plan, limit: Duration) -> Vec<crate::history::Probe> {
+    let began = Instant::now();
+    while began.elapsed() < limit {
+        if finals::backlog(world, plan) == Some(0) {
+            return Vec::new();
+        }
+        std::thread::sleep(POLL);
+    }
+    let left = finals::backlog(world, plan);
+    vec![crate::history::Probe { what: format!("an empty backlog, {left:?} left after {limit:?}"), took_ms: None }]
+}

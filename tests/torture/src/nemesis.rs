@@ -1,0 +1,266 @@
+//! The nemesis: one fault after another, each healed before the next, each in the history from its first to its last
+//! moment.
+
+use crate::faults::Fault;
+use crate::history::{Answer, Call, End, Recorder};
+use crate::rng::Rng;
+use crate::work::{Shared, Stage};
+use crate::world::proxy::{Link, Mode, Trap};
+use crate::world::{Side, World};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Client number of the faults in the history.
+pub const NEMESIS: u16 = u16::MAX;
+/// How long a trap waits for a writing commit.
+const TRAP_LIMIT: Duration = Duration::from_secs(10);
+/// SIGTERM alone must end a broker; the goal is 5 s on a quiet machine.
+const TERM_LIMIT: Duration = Duration::from_secs(20);
+/// Longer than the window of the short queue.
+const OUTAGE: Duration = Duration::from_millis(3200);
+
+/// What went wrong outside the history.
+#[derive(Debug, Default)]
+pub struct Findings {
+    pub crashes: Vec<String>,
+    /// From the start of a broker to its first 200.
+    pub restarts: Vec<Duration>,
+    /// The rig itself could not go on.
+    pub broken: Option<String>,
+}
+
+pub struct Nemesis<'a> {
+    pub world: &'a World,
+    pub shared: &'a Shared<'a>,
+    pub rng: Rng,
+    /// Nothing lasts longer than about a lease.
+    pub mild: bool,
+    pub findings: &'a Mutex<Findings>,
+}
+
+impl Nemesis<'_> {
+    /// Strikes with each of these in a drawn order, again and again while the load lasts; `once`: each a single time.
+    pub fn run(mut self, faults: &[Fault], once: bool) {
+        let mut order = faults.to_vec();
+        loop {
+            self.rng.shuffle(&mut order);
+            for fault in &order {
+                let pause = self.between(200, 1500);
+                self.shared.rest(pause, Stage::Load);
+                if self.shared.stage() != Stage::Load {
+                    return;
+                }
+                if let Err(why) = self.strike(*fault) {
+                    self.found(|findings| findings.broken = Some(why));
+                    return;
+                }
+                self.watch();
+            }
+            if once || order.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn found(&self, change: impl FnOnce(&mut Findings)) {
+        change(&mut self.findings.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+    }
+
+    fn between(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_millis(self.rng.range(low, high))
+    }
+
+    fn side(&mut self) -> usize {
+        self.rng.range(0, self.world.sides.len() as u64) as usize
+    }
+
+    fn strike(&mut self, fault: Fault) -> Result<(), String> {
+        let at = self.side();
+        let side = &self.world.sides[at];
+        let recorder: &Recorder = self.shared.recorder;
+        let op = recorder.invoke(NEMESIS, at as u8, Call::Fault { kind: fault.name().into() });
+        let hits = self.do_it(fault, side)?;
+        let end = match hits {
+            0 => End::Fail("nothing to strike".into()),
+            hits => End::Ok(Answer::Fault { hits }),
+        };
+        recorder.end(op, end);
+        Ok(())
+    }
+
+    /// Does it and undoes it; how often it struck.
+    fn do_it(&mut self, fault: Fault, side: &Side) -> Result<u64, String> {
+        let postgres = &self.world.postgres;
+        match fault {
+            Fault::KillBroker => {
+                side.broker.kill();
+                let pause = self.between(0, 400);
+                self.wait(pause);
+                self.start(side)?;
+                Ok(1)
+            }
+            Fault::KillBrokerAtCommit => self.kill_in_trap(side, Trap::KillAtSend),
+            Fault::KillBrokerAtAnswer => self.kill_in_trap(side, Trap::KillAtAnswer),
+            Fault::TermThenKillBroker => {
+                side.broker.signal(libc::SIGTERM);
+                if self.rng.percent(30) {
+                    if !side.broker.wait_end(TERM_LIMIT) {
+                        self.found(|f| f.crashes.push(format!("SIGTERM did not end it within {TERM_LIMIT:?}")));
+                    }
+                } else {
+                    let pause = self.between(0, 2000);
+                    side.broker.wait_end(pause);
+                }
+                side.broker.kill();
+                self.start(side)?;
+                Ok(1)
+            }
+            Fault::PauseBroker => {
+                side.broker.signal(libc::SIGSTOP);
+                let pause = self.freeze();
+                self.wait(pause);
+                side.broker.signal(libc::SIGCONT);
+                Ok(1)
+            }
+            Fault::PausePostgres => {
+                postgres.signal_all(libc::SIGSTOP);
+                let pause = self.freeze();
+                self.wait(pause);
+                postgres.signal_all(libc::SIGCONT);
+                Ok(1)
+            }
+            Fault::KillPostmaster => self.stop_postgres(side, libc::SIGKILL),
+            Fault::ImmediateStop => self.stop_postgres(side, libc::SIGQUIT),
+            Fault::TerminateBackend => Ok(self.backend(libc::SIGTERM)),
+            Fault::CrashBackend => {
+                let hits = self.backend(libc::SIGKILL);
+                postgres.resume().map_err(|e| e.to_string())?;
+                Ok(hits)
+            }
+            Fault::ResetClients => Ok(self.resets(&side.clients)),
+            Fault::ResetDatabase => Ok(self.resets(&side.database)),
+            Fault::BlackHoleClients => Ok(self.mode(&side.clients, Mode::Hole)),
+            Fault::BlackHoleDatabase => Ok(self.mode(&side.database, Mode::Hole)),
+            Fault::SlowClients => Ok(self.mode(&side.clients, Mode::Slow)),
+            Fault::SlowDatabase => Ok(self.mode(&side.database, Mode::Slow)),
+            Fault::OneByteClients => Ok(self.mode(&side.clients, Mode::OneByte)),
+            Fault::OneByteDatabase => Ok(self.mode(&side.database, Mode::OneByte)),
+            Fault::HalfOpenClients => Ok(self.half_open(&side.clients)),
+            Fault::HalfOpenDatabase => Ok(self.half_open(&side.database)),
+            Fault::CutCommit => Ok(u64::from(side.database.trap(Trap::CutAnswer, TRAP_LIMIT))),
+            Fault::CutCommitAndOutage => {
+                let cut = side.database.trap(Trap::CutAnswer, TRAP_LIMIT);
+                side.database.set(Mode::Down);
+                self.wait(OUTAGE);
+                side.database.set(Mode::Pass);
+                Ok(u64::from(cut))
+            }
+        }
+    }
+
+    /// Sleeps, a little less when the load ends meanwhile.
+    fn wait(&self, time: Duration) {
+        self.shared.rest(time, Stage::Load);
+    }
+
+    /// Mostly about a lease, now and then much longer.
+    fn freeze(&mut self) -> Duration {
+        match self.rng.range(0, 100) {
+            _ if self.mild => self.between(200, 2500),
+            0..=59 => self.between(200, 2500),
+            60..=94 => self.between(2500, 6000),
+            _ => self.between(6000, 15_000),
+        }
+    }
+
+    fn start(&mut self, side: &Side) -> Result<(), String> {
+        let took = side.broker.start().map_err(|e| e.to_string())?;
+        self.found(|findings| findings.restarts.push(took));
+        Ok(())
+    }
+
+    fn kill_in_trap(&mut self, side: &Side, trap: fn(u32) -> Trap) -> Result<u64, String> {
+        let Some(pid) = side.broker.pid() else { return Ok(0) };
+        let closed = side.database.trap(trap(pid), TRAP_LIMIT);
+        if closed {
+            side.broker.kill();
+            self.start(side)?;
+        }
+        Ok(u64::from(closed))
+    }
+
+    fn stop_postgres(&mut self, side: &Side, with: i32) -> Result<u64, String> {
+        self.world.postgres.end(with);
+        let pause = self.between(50, if self.mild { 1000 } else { 4000 });
+        self.wait(pause);
+        let broker_too = self.rng.percent(20);
+        if broker_too {
+            side.broker.kill();
+            side.broker.launch().map_err(|e| e.to_string())?;
+            let pause = self.between(200, 1500);
+            self.wait(pause);
+        }
+        self.world.postgres.resume().map_err(|e| e.to_string())?;
+        if broker_too {
+            self.start(side)?;
+        }
+        Ok(1)
+    }
+
+    fn backend(&mut self, with: i32) -> u64 {
+        let backends = self.world.postgres.backends();
+        if backends.is_empty() {
+            return 0;
+        }
+        crate::world::process::signal(*self.rng.pick(&backends), with);
+        1
+    }
+
+    fn resets(&mut self, link: &Link) -> u64 {
+        let mut hits = 0;
+        for _ in 0..self.rng.range(1, 12) {
+            hits += link.reset(self.rng.range(1, 6) as usize);
+            let pause = self.between(5, 150);
+            self.wait(pause);
+        }
+        hits
+    }
+
+    /// The far side goes without a word, and its end comes late.
+    fn half_open(&mut self, link: &Link) -> u64 {
+        let hits = link.half_open(self.rng.range(1, 4) as usize);
+        let pause = match self.rng.range(0, 100) {
+            0..=79 => self.between(300, 3500),
+            _ => self.between(3500, 14_000),
+        };
+        self.wait(pause);
+        link.close_halves();
+        hits
+    }
+
+    fn mode(&mut self, link: &Link, mode: Mode) -> u64 {
+        link.set(mode);
+        let pause = match self.rng.range(0, 100) {
+            _ if self.mild => self.between(300, 2500),
+            0..=79 => self.between(300, 3500),
+            _ if mode == Mode::Hole => self.between(3500, 14_000),
+            _ => self.between(1000, 4000),
+        };
+        self.wait(pause);
+        link.set(Mode::Pass);
+        1
+    }
+
+    /// A broker that ended although nobody killed it.
+    fn watch(&mut self) {
+        for side in &self.world.sides {
+            if let Some(status) = side.broker.ended() {
+                let log = side.broker.log_tail();
+                self.found(|findings| findings.crashes.push(format!("{status}\n{log}")));
+                if let Err(why) = self.start(side) {
+                    self.found(|findings| findings.broken = Some(why));
+                }
+            }
+        }
+    }
+}

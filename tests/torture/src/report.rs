@@ -1,0 +1,183 @@
+//! What a run says at its end: what was done, how often, what it proves, what it does not.
+
+use crate::check::Violation;
+use crate::coverage::{self, Counts};
+use crate::faults::Family;
+use crate::history::{Answer, Call, End, History, Micros};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// All episodes of a run together.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub command: String,
+    pub commit: String,
+    pub seed: u64,
+    pub brokers: u8,
+    pub families: Vec<Family>,
+    pub elapsed: Duration,
+    pub episodes: u64,
+    pub violations: Vec<(String, Violation)>,
+    pub counts: Counts,
+    pub missing: Vec<String>,
+    pub restarts: Vec<Duration>,
+    pub outages: Vec<(String, Duration)>,
+    pub probes: Vec<Duration>,
+    pub broken: Vec<(String, String)>,
+    /// What this run cannot say, in words.
+    pub not_judged: Vec<String>,
+}
+
+/// The answer in one word, and the exit status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Green,
+    Red,
+    /// Something that was asked for never happened.
+    NotValid,
+    /// The rig failed.
+    Broken,
+}
+
+impl Verdict {
+    pub fn exit_status(self) -> u8 {
+        match self {
+            Verdict::Green => 0,
+            Verdict::Red => 1,
+            Verdict::NotValid => 3,
+            Verdict::Broken => 2,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Green => "green",
+            Verdict::Red => "RED",
+            Verdict::NotValid => "NOT VALID",
+            Verdict::Broken => "BROKEN",
+        }
+    }
+}
+
+impl Report {
+    pub fn verdict(&self) -> Verdict {
+        match () {
+            () if !self.violations.is_empty() => Verdict::Red,
+            () if !self.broken.is_empty() || self.episodes == 0 => Verdict::Broken,
+            () if !self.missing.is_empty() => Verdict::NotValid,
+            () => Verdict::Green,
+        }
+    }
+
+    /// As Markdown.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let families: Vec<&str> = self.families.iter().map(|family| family.name()).collect();
+        let _ = writeln!(out, "# Torture run: {}\n", self.verdict().word());
+        let _ = writeln!(
+            out,
+            "`{}`, commit {}, seed {}, {} broker(s).",
+            self.command, self.commit, self.seed, self.brokers
+        );
+        let _ = writeln!(
+            out,
+            "{} episodes in {:.1} minutes, faults {}. {} violations.\n",
+            self.episodes,
+            self.elapsed.as_secs_f64() / 60.0,
+            if families.is_empty() { "none".into() } else { families.join(" ") },
+            self.violations.len()
+        );
+        if !self.violations.is_empty() {
+            let _ = writeln!(out, "## Violations\n");
+            for (episode, violation) in &self.violations {
+                let _ = writeln!(out, "* {episode}: {violation}");
+            }
+            out.push('\n');
+        }
+        for (episode, why) in &self.broken {
+            let _ = writeln!(out, "The rig could not finish {episode}: {why}\n");
+        }
+        if !self.missing.is_empty() {
+            let _ = writeln!(out, "## Never happened, so this run proves nothing about it\n");
+            let _ = writeln!(out, "{}\n", bullets(&self.missing));
+        }
+        self.faults(&mut out);
+        let _ = writeln!(out, "\n## What was met\n\n| | n |\n|---|--:|");
+        for (name, n) in self.counts.iter().filter(|(name, _)| !name.starts_with("fault:")) {
+            let _ = writeln!(out, "| {name} | {n} |");
+        }
+        self.times(&mut out);
+        if !self.not_judged.is_empty() {
+            let _ = writeln!(out, "\n## Not judged\n\n{}", bullets(&self.not_judged));
+        }
+        out
+    }
+
+    fn faults(&self, out: &mut String) {
+        let _ = writeln!(
+            out,
+            "## Faults\n\nWith no failure in n trials, the rate of failures is at most 3/n (95 %).\n\n\
+             | fault | n | bound 3/n | median without an accepted push, ms | longest |\n|---|--:|--:|--:|--:|"
+        );
+        for (name, n) in self.counts.iter().filter_map(|(name, n)| Some((name.strip_prefix("fault:")?, *n))) {
+            let mut times: Vec<Duration> = self.outages.iter().filter(|(f, _)| f == name).map(|(_, t)| *t).collect();
+            times.sort_unstable();
+            let ms = |time: Option<&Duration>| time.map_or("".into(), |time| time.as_millis().to_string());
+            let (median, longest) = (ms(times.get(times.len() / 2)), ms(times.last()));
+            let bound = if self.violations.is_empty() { format!("{:.2e}", 3.0 / n as f64) } else { "-".into() };
+            let _ = writeln!(out, "| {name} | {n} | {bound} | {median} | {longest} |");
+        }
+    }
+
+    fn times(&self, out: &mut String) {
+        let _ = writeln!(out, "\n## Times\n\n| | n | p50 ms | p99 ms | longest ms |\n|---|--:|--:|--:|--:|");
+        for (name, times) in
+            [("start of a broker to its first 200", &self.restarts), ("probes after the heal", &self.probes)]
+        {
+            let mut times = times.clone();
+            times.sort_unstable();
+            let at = |share: f64| times.get(((times.len() as f64 * share) as usize).min(times.len().max(1) - 1));
+            let ms = |time: Option<&Duration>| time.map_or("-".into(), |time| time.as_millis().to_string());
+            let (n, half, high, last) = (times.len(), ms(at(0.5)), ms(at(0.99)), ms(times.last()));
+            let _ = writeln!(out, "| {name} | {n} | {half} | {high} | {last} |");
+        }
+    }
+
+    /// Takes in the outcome of an episode.
+    pub fn take(&mut self, episode: &str, outcome: crate::episode::Outcome) {
+        self.episodes += 1;
+        self.violations.extend(outcome.violations.into_iter().map(|violation| (episode.to_owned(), violation)));
+        coverage::add(&mut self.counts, outcome.counts);
+        self.restarts.extend(outcome.restarts);
+        self.outages.extend(outcome.outages);
+        self.probes.extend(outcome.probes);
+        self.broken.extend(outcome.broken.map(|why| (episode.to_owned(), why)));
+    }
+}
+
+fn bullets(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("* {line}")).collect::<Vec<_>>().join("\n")
+}
+
+/// For each fault that struck: how long from its start until a push that was asked for afterwards was accepted.
+pub fn outages(history: &History) -> Vec<(String, Duration)> {
+    let accepted: Vec<(Micros, Micros)> = history
+        .ops
+        .iter()
+        .filter_map(|op| match op.answer() {
+            Some(Answer::Push(results)) if results.iter().any(|r| r.status == "queued" || r.status == "buffered") => {
+                Some((op.invoked.at, op.done()))
+            }
+            _ => None,
+        })
+        .collect();
+    let fault = |op: &crate::history::Op| match (&op.call, &op.ended) {
+        (Call::Fault { kind }, Some((_, End::Ok(_)))) => {
+            let from = op.invoked.at;
+            let next = accepted.iter().filter(|(asked, _)| from < *asked).map(|(_, done)| *done).min()?;
+            Some((kind.clone(), Duration::from_micros(next - from)))
+        }
+        _ => None,
+    };
+    history.ops.iter().filter_map(fault).collect()
+}
