@@ -54,6 +54,8 @@ fn main() {
             group: "ledger",
             lease: Some(LeaseId(1 << 100)),
             claims: &claims,
+            policy: Default::default(),
+            cipher: None,
             autopilot: None,
         };
         timing::per_item(what, MESSAGES as usize, || render(&answer).expect("a good record").len());

@@ -2,7 +2,11 @@
 
 mod timing;
 
-use queen::http::push::{answer::answer, parse::parse, plan::plan};
+use queen::http::push::{
+    answer::answer,
+    parse::parse,
+    plan::{Sender, plan},
+};
 use queen_shards::command::DraftVerdict;
 use queen_shards::ids::{MessageId, Offset, TenantId};
 use queen_shards::key::KeyHasher;
@@ -49,6 +53,7 @@ fn body(lanes: usize, size: usize, nested: bool) -> Vec<u8> {
 
 fn main() {
     let keys = KeyHasher::new(&[7; 16]);
+    let sender = Sender { tenant: TenantId::DEFAULT, producer: None, cipher: None };
     let ids: Vec<MessageId> = (0..MESSAGES as u128).map(|n| MessageId(0x0199 << 112 | n)).collect();
     for (what, lanes, size, nested) in [
         ("256 B text", 1, 256, false),
@@ -64,9 +69,9 @@ fn main() {
         });
         let parsed = parse(&body).expect("a good body");
         timing::per_item(&name("plan and pack"), MESSAGES, || {
-            plan(TenantId::DEFAULT, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+            plan(sender, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
         });
-        let plan = plan(TenantId::DEFAULT, &parsed, &ids, &keys, ZSTD_LEVEL);
+        let plan = plan(sender, &parsed, &ids, &keys, ZSTD_LEVEL);
         let stored = DraftVerdict::Stored { base: Offset(1_000_000), duplicates: vec![] };
         let verdicts = vec![stored; parsed.lanes.len()];
         timing::per_item(&name("answer"), MESSAGES, || answer(&parsed, &ids, &plan.fates, &verdicts).len());

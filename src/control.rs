@@ -85,7 +85,7 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
     });
     let target = match (&embedded, &control.shared.config.postgres) {
         (Some(embedded), _) => embedded.target(),
-        (None, Postgres::Server(config)) => Target::server((**config).clone()),
+        (None, Postgres::Server(config, trust)) => Target::server((**config).clone(), trust.as_ref())?,
         (None, Postgres::Embedded) => return Err("no embedded PostgreSQL was prepared".into()),
     };
     let about = match &embedded {
@@ -287,6 +287,9 @@ impl Control {
         let control = self.clone();
         let changed = async move |tenant: TenantId, queue: &str| control.queue_changed(tenant, queue).await;
         rt::spawn(jobs::redrive(config.clone(), keys, call, changed));
+        let (control, on) = (self.clone(), conn.clone());
+        let call = async move |call: StateCall| control.call(&on, &call).await;
+        rt::spawn(jobs::count_queues(config.clone(), call));
         let control = self.clone();
         rt::spawn(jobs::measure_retained(config, async move |call: StateCall| control.call(&conn, &call).await));
     }

@@ -5,14 +5,17 @@
 //!
 //! Holds: the engine is entered by one task only; no borrow lives across an await; what must cross a core goes by mail.
 
+use crate::auth::Guard;
+use crate::cipher::Cipher;
 use crate::config::Config;
+use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
 use crate::limits::SILENT_STORE_MAX;
 use crate::mail::{Mail, Shared, ToShard, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
 use crate::spool::ToSpool;
-use crate::state::{StateCall, StateReply};
+use crate::state::{StateCall, StateFn, StateReply};
 use crate::store::{self, Conn};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Op;
@@ -41,6 +44,8 @@ const MAIL_BATCH: usize = 256;
 const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
 /// Period of the timer whose lateness is measured.
 const LAG_PERIOD: Duration = Duration::from_millis(100);
+/// Between two questions for a queue's flag while the store does not answer.
+const FLAG_RETRY: Duration = Duration::from_secs(1);
 /// What happened to queues is reported so often, the busiest ones where there are more than so many.
 const REPORT_PERIOD: Duration = Duration::from_secs(1);
 const REPORT_QUEUES_MAX: usize = 1000;
@@ -68,6 +73,11 @@ struct Connections {
 pub struct Core {
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
+    /// `None`: authentication is off.
+    pub guard: Option<Guard>,
+    /// `None`: no usable key.
+    pub cipher: Option<Cipher>,
+    flags: Flags,
     shared: Shared,
     index: usize,
     slots: Slots<Answer>,
@@ -101,6 +111,9 @@ impl Core {
             Core {
                 config: shared.config.clone(),
                 metrics: shared.metrics.clone(),
+                cipher: Cipher::of(shared.config.encryption),
+                flags: Flags::default(),
+                guard: shared.config.jwt.clone().map(|rules| Guard::new(rules, shared.published.clone())),
                 index,
                 slots: Slots::new(index, move |answer| {
                     if let Some(core) = lost.upgrade() {
@@ -199,6 +212,49 @@ impl Core {
     /// Whether the store answered lately. Source: operations 5.1.
     pub fn store_is_up(&self) -> bool {
         self.store_up.get()
+    }
+
+    /// What messages of a request carry of it.
+    pub fn sender<'a>(&'a self, request: &'a crate::http::Request) -> crate::http::push::plan::Sender<'a> {
+        crate::http::push::plan::Sender {
+            tenant: request.tenant,
+            producer: request.producer.as_deref(),
+            cipher: self.cipher.as_ref(),
+        }
+    }
+
+    /// Whether payloads of a queue are encrypted. Asks the store at most once per queue and refresh interval, and waits
+    /// for it only the first time. A question without an answer counts as no, unless encryption is required.
+    pub async fn encrypts(self: &Rc<Self>, tenant: TenantId, queue: &str) -> bool {
+        match self.flags.find(tenant, queue, now(), FLAG_RETRY.as_micros() as u64) {
+            Memory::Known(encrypted) => encrypted,
+            Memory::Old(encrypted) => {
+                let (core, queue) = (self.clone(), queue.to_owned());
+                rt::spawn(async move {
+                    let _ = core.ask_flag(tenant, &queue).await;
+                });
+                encrypted
+            }
+            Memory::Unknown => {
+                let limit = self.config.push_commit_timeout;
+                let answer = match self.store_is_up() {
+                    true => rt::timeout(limit, self.ask_flag(tenant, queue)).await.flatten(),
+                    false => None,
+                };
+                // While the store is away what is pushed lies on a disk: rather an envelope too many.
+                answer.unwrap_or(self.config.encryption_required || !self.store_is_up())
+            }
+        }
+    }
+
+    async fn ask_flag(&self, tenant: TenantId, queue: &str) -> Option<bool> {
+        let asked = self.flags.ask();
+        let args = serde_json::json!({ "queue": queue });
+        let reply = self.state(StateCall { function: StateFn::QueueFlags, tenant, args }).await.ok()??;
+        let encrypted = serde_json::from_str::<serde_json::Value>(&reply).ok()?.get("encrypted")?.as_bool()?;
+        let due = now().plus(self.config.cache_refresh.as_micros() as u64);
+        self.flags.remember(asked, tenant, queue, encrypted, due);
+        Some(encrypted)
     }
 
     /// Mints `n` consecutive UUIDv7s: one clock read, then a counter over the random bits.
@@ -378,6 +434,7 @@ impl Core {
                     self.enter(Event::Clock { now, at });
                 }
             }
+            Mail::KeysFetched => self.guard.iter().for_each(Guard::keys_changed),
             Mail::Shutdown => {
                 self.closing.set(true);
                 for waker in self.closed.take() {
@@ -443,6 +500,9 @@ impl Core {
     // ---- turns
 
     fn enter(&self, event: Event) {
+        if let Event::Command { command: Command::QueueChanged { tenant, queue }, .. } = &event {
+            self.flags.forget(*tenant, queue);
+        }
         self.inbox.borrow_mut().push(event);
         self.turn.ring();
     }

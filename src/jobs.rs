@@ -20,12 +20,20 @@ use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Shortest pause between two looks for a due task.
 const POLL_MIN: Duration = Duration::from_millis(100);
 /// Between two queues of a measuring pass: it reads every segment row and must leave the store to others.
 const MEASURE_PAUSE: Duration = Duration::from_millis(50);
+/// In a database with at most so many partitions every page counts by itself: about 10 ms.
+pub const COUNTED_BY_PAGES: u32 = 5_000;
+/// Partitions kept per queue and group, most pending first: what pages list at most.
+pub const RANKED_PARTITIONS: u32 = 1_000;
+/// Counting rests so many times as long as it works: at most a fifth of one PostgreSQL process.
+const COUNT_REST: u32 = 4;
+/// Longest run of the counting, because the lease of a task lasts a minute; the next run goes on where this one ended.
+const COUNT_RUN_MAX: Duration = Duration::from_secs(45);
 /// A pass ends after so many queues; the next one begins anew.
 const MEASURED_MAX: usize = 100_000;
 
@@ -128,6 +136,32 @@ pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall)
                 break;
             }
             rt::sleep(MEASURE_PAUSE).await;
+        }
+    })
+    .await
+}
+
+/// Counts queues and groups for the pages of a database with many partitions, one call per queue, every
+/// `STATS_INTERVAL_MS`, one broker at a time. Source: operations 5.7, 6.4.
+pub async fn count_queues(config: Arc<Config>, call: impl AsyncFn(StateCall) -> StateReply) {
+    let mut after = Value::Null;
+    scheduled("stats", &config.server_id, config.stats_interval, &call, async || {
+        let begun = Instant::now();
+        while begun.elapsed() < COUNT_RUN_MAX {
+            let args = json!({"after": after, "exact": COUNTED_BY_PAGES, "ranks": RANKED_PARTITIONS});
+            let step = Instant::now();
+            let reply = call(StateCall { function: StateFn::CountQueue, tenant: TenantId::DEFAULT, args }).await;
+            after = match reply {
+                Ok(text) => measured(text.as_deref().unwrap_or_default()),
+                Err(error) => {
+                    warning_every_30_s("stats", "queues were not counted", &error);
+                    Value::Null
+                }
+            };
+            if after.is_null() {
+                break;
+            }
+            rt::sleep(step.elapsed() * COUNT_REST).await;
         }
     })
     .await

@@ -1,10 +1,13 @@
 //! The edge of the broker: sockets, PostgreSQL, disk, clock, environment. The engine is `queen-shards`.
 
+pub mod auth;
+pub mod cipher;
 pub mod config;
 pub mod conn;
 pub mod control;
 pub mod core_thread;
 pub mod embedded;
+pub mod flags;
 pub mod gate;
 pub mod http;
 pub mod hub;
@@ -18,4 +21,5 @@ pub mod spool;
 pub mod state;
 pub mod store;
 pub mod telemetry;
+pub mod tls;
 pub mod torture;

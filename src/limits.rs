@@ -24,6 +24,9 @@ pub const CHUNK_EXTENSION_BYTES_MAX: usize = 4 * KIB;
 pub const TRAILER_BYTES_MAX: usize = 8 * KIB;
 /// Default of QUEEN_MAX_BODY_BYTES. Above: 413.
 pub const BODY_BYTES_MAX: usize = 64 * MIB;
+/// Items of one push, acks of one batch, operations of one transaction. Above: 400. The smallest item is 26 bytes of body and
+/// takes about 360 while it is on its way (parsed, keyed, framed, answered): a body of 64 MiB of them would take 900 MiB.
+pub const ITEMS_MAX: usize = 250_000;
 /// Bytes of a queue, partition or group name: an index entry has to hold it. Source: data plane 1.6.
 pub const NAME_BYTES_MAX: usize = 1024;
 
@@ -80,6 +83,9 @@ pub const SILENT_STORE_MAX: Duration = Duration::from_secs(10);
 
 /// Connections of one shard; more wait in the kernel's queue. At 16 KiB idle they are 160 MiB.
 pub const CONNECTIONS_MAX: usize = 10_000;
+/// Tokens a shard remembers as proved: at 250 bytes each under 2 MiB, more than clients hold connections to one shard.
+/// Beyond it all are forgotten and proved again, 30 us each.
+pub const TOKENS_REMEMBERED_MAX: usize = 8192;
 /// Kernel queue of connections not yet accepted (capped by net.core.somaxconn).
 pub const BACKLOG: i32 = 4096;
 /// Bytes of bodies in flight of one shard, beyond the free part of each. Over it reading pauses, except for one

@@ -43,6 +43,8 @@ pub enum Mail {
     },
     /// From the spool's thread.
     Spool(ToShard),
+    /// From the thread that fetches published keys: it has tried.
+    KeysFetched,
     Shutdown,
     // ---- to the control thread
     State {
@@ -82,6 +84,8 @@ pub struct Shared {
     pub config: Arc<crate::config::Config>,
     pub metrics: Arc<crate::telemetry::Metrics>,
     pub hub: Hub,
+    /// Published keys of tokens, when the settings use any.
+    pub published: Option<Arc<crate::auth::Jwks>>,
     /// Number of shards.
     pub shards: usize,
     pub spool: Spool,

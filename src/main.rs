@@ -1,5 +1,7 @@
 //! The boot order, as a list. Exit code 1 with one `FATAL:` line when the broker cannot serve.
 
+use queen::auth::Jwks;
+use queen::cipher::Key;
 use queen::config::{Config, Driver, Postgres};
 use queen::core_thread::Core;
 use queen::embedded::Embedded;
@@ -7,6 +9,7 @@ use queen::http::routes::Api;
 use queen::mail::{Hub, MAILBOX_MAX, Mail, Shared, now};
 use queen::spool::{self, Spool};
 use queen::telemetry::{Metrics, log};
+use queen::tls::Tls;
 use queen::{conn, control, rt};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
@@ -17,6 +20,8 @@ use std::time::{Duration, Instant};
 /// A port that is in use for longer is in use.
 const PORT_WAIT: Duration = Duration::from_secs(2);
 const PORT_PAUSE: Duration = Duration::from_millis(50);
+/// Before a full mailbox is tried again.
+const MAIL_PAUSE: Duration = Duration::from_millis(1);
 
 fn main() -> ExitCode {
     let started = Instant::now();
@@ -44,11 +49,12 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     config.boot_lines.iter().for_each(|line| line.log());
     #[cfg(feature = "planted")]
     queen::planted::choose().map_err(one)?;
+    let tls = config.tls.as_ref().map(|(cert, key)| Tls::load(cert, key)).transpose().map_err(one)?.map(Arc::new);
     let address = address(&config).map_err(one)?;
     wait_for_port(address).map_err(|error| one(busy(address, &error)))?;
     let embedded = match config.postgres {
         Postgres::Embedded => Some(Embedded::prepare(&config.data_dir).map_err(|error| one(error.to_string()))?),
-        Postgres::Server(_) => None,
+        Postgres::Server(..) => None,
     };
     let lock = spool_lock(&config.spool_dir).map_err(one)?;
     if let Some(id) = spool::clock::broker_id(&config.spool_dir) {
@@ -58,25 +64,17 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     let cores = rt::cores();
     let shards = shards(&config, cores.len());
     let hub = Hub::new(shards + 1, MAILBOX_MAX).map_err(|error| one(format!("no descriptors left: {error}")))?;
-    let metrics = Arc::new(Metrics::new(shards, config.db_pool_size));
+    let mut metrics = Metrics::new(shards, config.db_pool_size);
+    metrics.key_malformed = matches!(config.encryption, Key::Malformed(_));
+    let metrics = Arc::new(metrics);
+    let published = config.jwt.as_deref().and_then(Jwks::of).map(Arc::new);
     let reckoned = spool::clock::reckon(&config.spool_dir);
-    let spool = Spool::new();
-    if reckoned.filled {
-        spool.status().wall_clock_filled();
-    }
-    let setup = spool::Setup {
-        dir: config.spool_dir.clone(),
-        limits: spool::Limits { bytes_max: config.spool_bytes_max, events_per_file: config.spool_events_per_file },
-        lock,
-        shards,
-        plain: config.driver == Driver::Epoll,
-        hub: hub.clone(),
-    };
-    spool::start(spool.clone(), setup).map_err(|error| one(format!("no thread for the spool: {error}")))?;
+    let spool = start_spool(&config, reckoned, lock, shards, &hub).map_err(one)?;
     let clock = (reckoned.now, now());
-    let shared = Shared { config, metrics, hub, shards, spool, maintenance: Arc::default(), clock };
-    signals(shared.hub.clone(), shared.control());
-    let drivers = start_shards(&shared, address, &cores);
+    let shared = Shared { config, metrics, hub, published, shards, spool, maintenance: Arc::default(), clock };
+    signals(shared.hub.clone(), shared.control(), tls.clone());
+    fetch_keys(&shared);
+    let drivers = start_shards(&shared, address, &cores, tls);
     let driver = wait_for_shards(&drivers, shards).map_err(one)?;
     let ended = rt::run(rt::Choice::Epoll, control::run(shared, embedded, started, driver));
     ended.map_err(|error| one(format!("the control thread has no reactor: {error}")))?.map_err(one)
@@ -100,6 +98,30 @@ fn spool_lock(dir: &std::path::Path) -> Result<Option<spool::Lock>, String> {
             Ok(None)
         }
     }
+}
+
+/// The spool's thread.
+fn start_spool(
+    config: &Config,
+    reckoned: spool::clock::Reckoned,
+    lock: Option<spool::Lock>,
+    shards: usize,
+    hub: &Hub,
+) -> Result<Spool, String> {
+    let spool = Spool::new();
+    if reckoned.filled {
+        spool.status().wall_clock_filled();
+    }
+    let setup = spool::Setup {
+        dir: config.spool_dir.clone(),
+        limits: spool::Limits { bytes_max: config.spool_bytes_max, events_per_file: config.spool_events_per_file },
+        lock,
+        shards,
+        plain: config.driver == Driver::Epoll,
+        hub: hub.clone(),
+    };
+    spool::start(spool.clone(), setup).map_err(|error| format!("no thread for the spool: {error}"))?;
+    Ok(spool)
 }
 
 /// The address to listen on: the first one the name has.
@@ -136,20 +158,36 @@ fn busy(address: SocketAddr, error: &std::io::Error) -> String {
 fn shards(config: &Config, cores: usize) -> usize {
     match (config.shards, &config.postgres) {
         (0, Postgres::Embedded) => (cores * 2).div_ceil(3).max(1),
-        (0, Postgres::Server(_)) => cores.max(1),
+        (0, Postgres::Server(..)) => cores.max(1),
         (n, _) => n,
+    }
+}
+
+/// The thread that fetches published keys of tokens; shards never wait for the network.
+fn fetch_keys(shared: &Shared) {
+    let Some(published) = shared.published.clone() else { return };
+    let (hub, shards) = (shared.hub.clone(), shared.shards);
+    let tell = move || {
+        for shard in 0..shards {
+            while hub.send(shard, Mail::KeysFetched).is_err() {
+                std::thread::sleep(MAIL_PAUSE);
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("jwks".into()).spawn(move || published.serve(tell)) {
+        queen::error!("auth", "no thread to fetch published keys", error = error);
     }
 }
 
 type Started = Result<String, String>;
 
 /// One pinned thread per shard.
-fn start_shards(shared: &Shared, address: SocketAddr, cores: &[usize]) -> Receiver<Started> {
+fn start_shards(shared: &Shared, address: SocketAddr, cores: &[usize], tls: Option<Arc<Tls>>) -> Receiver<Started> {
     let (tell, told) = channel();
     for index in 0..shared.shards {
-        let (shared, tell) = (shared.clone(), tell.clone());
+        let (shared, tell, tls) = (shared.clone(), tell.clone(), tls.clone());
         let core = cores.get(index % cores.len().max(1)).copied();
-        let run = move || shard(shared, index, core, address, tell);
+        let run = move || shard(shared, index, core, address, tls, tell);
         if let Err(error) = std::thread::Builder::new().name(format!("shard-{index}")).spawn(run) {
             queen::error!("boot", "no thread for a shard", error = error);
         }
@@ -166,7 +204,14 @@ fn wait_for_shards(told: &Receiver<Started>, shards: usize) -> Result<String, St
 }
 
 /// The life of a shard's thread.
-fn shard(shared: Shared, index: usize, core: Option<usize>, address: SocketAddr, tell: Sender<Started>) {
+fn shard(
+    shared: Shared,
+    index: usize,
+    core: Option<usize>,
+    address: SocketAddr,
+    tls: Option<Arc<Tls>>,
+    tell: Sender<Started>,
+) {
     if let Some(core) = core
         && let Err(error) = rt::pin(core)
     {
@@ -189,8 +234,8 @@ fn shard(shared: Shared, index: usize, core: Option<usize>, address: SocketAddr,
         };
         let _ = tell.send(Ok(rt::current().to_string()));
         let limits = conn::Limits { body_bytes: shared.config.max_body_bytes, ..conn::Limits::default() };
-        let api = std::rc::Rc::new(Api { core: core.clone(), tenancy: false });
-        let serving = conn::serve(api, listener, limits);
+        let api = std::rc::Rc::new(Api { core: core.clone(), tenancy: shared.config.tenancy });
+        let serving = conn::serve(api, listener, limits, tls);
         let limit = async {
             core.shutdown().await;
             rt::sleep(control::grace()).await;
@@ -213,8 +258,8 @@ fn panic_hook() {
     }));
 }
 
-/// SIGTERM and SIGINT become mail of the control thread.
-fn signals(hub: Hub, control: usize) {
+/// SIGTERM and SIGINT become mail of the control thread; SIGHUP reads the certificate again, where there is one.
+fn signals(hub: Hub, control: usize, tls: Option<Arc<Tls>>) {
     // SAFETY: the set is ours; blocking signals in the main thread before others exist makes them inherit the mask, so
     // that the waiting thread alone takes them.
     let set = unsafe {
@@ -222,6 +267,9 @@ fn signals(hub: Hub, control: usize) {
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGTERM);
         libc::sigaddset(&mut set, libc::SIGINT);
+        if tls.is_some() {
+            libc::sigaddset(&mut set, libc::SIGHUP);
+        }
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         set
     };
@@ -229,8 +277,15 @@ fn signals(hub: Hub, control: usize) {
         loop {
             let mut signal = 0;
             // SAFETY: both pointers are to locals.
-            if unsafe { libc::sigwait(&set, &mut signal) } == 0 {
-                let _ = hub.send(control, Mail::Signal);
+            if unsafe { libc::sigwait(&set, &mut signal) } != 0 {
+                continue;
+            }
+            match &tls {
+                Some(tls) if signal == libc::SIGHUP => match tls.reload() {
+                    Ok(()) => queen::info!("boot", "certificate read again"),
+                    Err(why) => queen::error!("boot", "the certificate stays the old one", error = why),
+                },
+                _ => drop(hub.send(control, Mail::Signal)),
             }
         }
     };

@@ -15,6 +15,7 @@ pub enum StateFn {
     GetQueue,
     QueueDepth,
     DeleteQueue,
+    DropQueue,
     ListNamespaces,
     ListTasks,
     ListPartitions,
@@ -49,6 +50,8 @@ pub enum StateFn {
     /// `http/fetch.rs`
     Fetch,
     ChangedPartitions,
+    /// `flags.rs`
+    QueueFlags,
     /// `http/lease.rs`
     ExtendLease,
     /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
@@ -72,8 +75,9 @@ pub enum StateFn {
     SetMaintenance,
     /// The control thread: what this broker's spool may need of the evidence.
     SetSpoolFloor,
-    /// The control thread: measures the stored bytes of the next queue.
+    /// `jobs`: measures the stored bytes of the next queue; counts the next queue and its groups.
     MeasureRetained,
+    CountQueue,
 }
 
 #[derive(Debug)]
@@ -122,6 +126,7 @@ impl StateFn {
             StateFn::GetQueue => "get_queue",
             StateFn::QueueDepth => "queue_depth",
             StateFn::DeleteQueue => "delete_queue",
+            StateFn::DropQueue => "drop_queue",
             StateFn::ListNamespaces => "list_namespaces",
             StateFn::ListTasks => "list_tasks",
             StateFn::ListPartitions => "list_partitions",
@@ -149,6 +154,7 @@ impl StateFn {
             StateFn::GetMessage => "get_message",
             StateFn::Fetch => "fetch",
             StateFn::ChangedPartitions => "changed_partitions",
+            StateFn::QueueFlags => "queue_flags",
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",
@@ -165,6 +171,7 @@ impl StateFn {
             StateFn::Maintenance => "maintenance",
             StateFn::SetMaintenance => "set_maintenance",
             StateFn::SetSpoolFloor => "set_spool_floor",
+            StateFn::CountQueue => "count_queue",
         }
     }
 }

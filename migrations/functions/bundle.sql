@@ -249,7 +249,8 @@ begin
                 when 1 then null
                 else j.at + j.lease_secs * interval '1 second'
             end,
-            leased_at = case j.lease_to when 2 then j.at else c.leased_at end,
+            leased_at = case when 2 <= j.lease_to then j.at else c.leased_at end,
+            conflating = case j.lease_to when 0 then c.conflating else j.lease_to = 3 end,
             batch_end = j.batch_end,
             retry_count = j.retry_count,
             attempt_start = j.attempt_start,

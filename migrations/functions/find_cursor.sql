@@ -2,6 +2,7 @@
 -- Out    one row when the partition exists; group and cursor columns are null when there is no cursor.
 -- Locks  none.
 -- Caller src/store/cold.rs, find_cursor. Source: data plane 5.4, step 1.
+drop function if exists queen.find_cursor(bigint, text);
 create or replace function queen.find_cursor(p_partition bigint, p_group text)
 returns table (
     last_offset bigint,
@@ -14,7 +15,8 @@ returns table (
     batch_end bigint,
     retry_count integer,
     attempt_start bigint,
-    attempt_count integer
+    attempt_count integer,
+    conflating boolean
 )
 language plpgsql volatile
 set jit = off
@@ -27,7 +29,7 @@ as $$
 begin
     return query
     select p.last_offset, p.log_start, c.group_id, c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end,
-        c.retry_count, c.attempt_start, c.attempt_count
+        c.retry_count, c.attempt_start, c.attempt_count, c.conflating
     from queen.partitions as p
     left join queen.groups as g on g.queue_id = p.queue_id and g.name = p_group collate "C"
     left join queen.cursors as c on c.partition_id = p.id and c.group_id = g.id

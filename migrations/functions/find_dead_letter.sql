@@ -1,6 +1,7 @@
 -- find_dead_letter.sql: where one dead letter came from, before it is replayed.
--- In     p_args: id uuid text; or partition bigint and transaction text, for the newest of that message.
--- Out    {"id","queue","partition"}, or null.
+-- In     p_args: id uuid text; or partition bigint and transaction text, for the newest of that message; payload
+--        boolean: it comes along.
+-- Out    {"id","queue","partition","encrypted","payload"}, or null. payload: hex, or null.
 -- Locks  none.
 -- Caller src/http/dead_letters.rs. Source: data plane 9.4, 10.3.
 create or replace function queen.find_dead_letter(p_tenant uuid, p_args jsonb)
@@ -12,7 +13,9 @@ as $$
 begin
     if p_args ->> 'id' is not null then
         return (
-            select json_build_object('id', d.id, 'queue', q.name, 'partition', coalesce(p.name, 'Default'))
+            select json_build_object(
+                'id', d.id, 'queue', q.name, 'partition', coalesce(p.name, 'Default'), 'encrypted', d.encrypted,
+                'payload', case when (p_args ->> 'payload')::boolean then encode(d.payload, 'hex') end)
             from queen.dead_letters as d
             join queen.queues as q on q.id = d.queue_id
             left join queen.partitions as p on p.id = d.partition_id
@@ -20,7 +23,9 @@ begin
         );
     end if;
     return (
-        select json_build_object('id', d.id, 'queue', q.name, 'partition', coalesce(p.name, 'Default'))
+        select json_build_object(
+            'id', d.id, 'queue', q.name, 'partition', coalesce(p.name, 'Default'), 'encrypted', d.encrypted,
+            'payload', case when (p_args ->> 'payload')::boolean then encode(d.payload, 'hex') end)
         from queen.dead_letters as d
         join queen.queues as q on q.id = d.queue_id
         left join queen.partitions as p on p.id = d.partition_id

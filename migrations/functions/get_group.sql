@@ -8,15 +8,19 @@ returns json
 language plpgsql stable
 set jit = off
 set plan_cache_mode = force_custom_plan
-set jit = off
 as $$
+declare
+    v_groups bigint[];
 begin
+    v_groups := array(
+        select g.id
+        from queen.queues as q
+        join queen.groups as g on g.queue_id = q.id
+        where q.tenant_id = p_tenant and g.name = p_args ->> 'group'
+    );
     return (
         with counted as (
-            select *
-            from queen.group_cursors(p_tenant, p_args ->> 'group') as c
-            order by c.lag desc, c.partition_id
-            limit (p_args ->> 'limit')::integer
+            select * from queen.furthest_behind(v_groups, (p_args ->> 'limit')::integer) as c
         ),
         of_queue as (
             select

@@ -1,10 +1,11 @@
--- group_cursors.sql: where the consumer groups of a tenant stand in every partition.
--- In     p_group: one group's name, or null for all.
+-- group_cursors.sql: where some consumer groups stand in every partition of their queues.
+-- In     p_groups: numbers of groups.
 -- Out    one row per (group, partition) with a cursor, and per partition that a registered group has not met yet and
 --        will read from its beginning (cursor columns null). lag: messages stored and not completed.
--- Locks  none. Cost: the cursors of the tenant, by index for one small group.
+-- Locks  none. Cost: the cursors of the groups. Plan: callers pass a variable and set plan_cache_mode = force_custom_plan.
 -- Caller the functions beside this one. Source: data plane 11.
-create or replace function queen.group_cursors(p_tenant uuid, p_group text)
+drop function if exists queen.group_cursors(uuid, text);
+create or replace function queen.group_cursors(p_groups bigint[])
 returns table (
     queue_id uuid,
     queue text,
@@ -16,6 +17,7 @@ returns table (
     met boolean,
     committed bigint,
     lag bigint,
+    processing bigint,
     wanted bigint,
     last_created_at timestamptz,
     lease_id uuid -- of a live lease
@@ -24,26 +26,28 @@ language sql stable
 as $$
     select
         w.queue_id, w.queue, w.group_id, w.group_name, w.conflation, w.id, w.partition, w.met, w.committed,
-        greatest(0, w.last_offset - greatest(w.committed, w.log_start - 1)),
+        w.lag,
+        case when w.lease_id is null then 0 else least(w.lag, w.batch_end - w.committed) end,
         greatest(w.committed, w.log_start - 1) + 1,
         w.last_created_at, w.lease_id
     from (
-        select
-            q.id as queue_id, q.name as queue, g.id as group_id, g.name as group_name, g.conflation,
-            p.id, p.name as partition, p.log_start, p.last_offset, p.last_created_at,
-            c.partition_id is not null as met,
-            coalesce(
-                c.committed,
-                case when g.mode = 'all' or g.high_water < p.id >> 12 then p.log_start - 1 end
-            ) as committed,
-            case when c.lease_expires_at > statement_timestamp() then c.lease_id end as lease_id
-        from queen.queues as q
-        join queen.groups as g on g.queue_id = q.id
-        join queen.partitions as p on p.queue_id = q.id
-        left join queen.cursors as c on c.partition_id = p.id and c.group_id = g.id
-        where q.tenant_id = p_tenant
-            and (p_group is null or g.name = p_group)
-            and (c.partition_id is not null or g.mode is not null)
-    ) as w
-    where w.committed is not null;
+        select *, greatest(0, v.last_offset - greatest(v.committed, v.log_start - 1)) as lag
+        from (
+            select
+                q.id as queue_id, q.name as queue, g.id as group_id, g.name as group_name, g.conflation,
+                p.id, p.name as partition, p.log_start, p.last_offset, p.last_created_at,
+                c.partition_id is not null as met, c.batch_end,
+                coalesce(
+                    c.committed,
+                    case when g.mode = 'all' or g.high_water < p.id >> 12 then p.log_start - 1 end
+                ) as committed,
+                case when c.lease_expires_at > statement_timestamp() then c.lease_id end as lease_id
+            from queen.groups as g
+            join queen.queues as q on q.id = g.queue_id
+            join queen.partitions as p on p.queue_id = q.id
+            left join queen.cursors as c on c.partition_id = p.id and c.group_id = g.id
+            where g.id = any (p_groups) and (c.partition_id is not null or g.mode is not null)
+        ) as v
+        where v.committed is not null
+    ) as w;
 $$;

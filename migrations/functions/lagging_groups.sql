@@ -1,16 +1,23 @@
 -- lagging_groups.sql: partitions in which a group has left a message waiting longer than a threshold.
 -- In     p_args: seconds bigint (strictly more counts), limit integer (rows), probes integer (partitions looked at).
 -- Out    an array, longest wait first. Complete unless more than `probes` partitions lag.
--- Locks  none. Cost: the tenant's cursors, and an index probe per lagging partition up to `probes`.
+-- Locks  none. Cost: that of furthest_behind, and an index probe per lagging partition up to `probes`.
 -- Caller src/http/groups.rs. Source: data plane 11.2.
 create or replace function queen.lagging_groups(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
 set jit = off
 set plan_cache_mode = force_custom_plan
-set jit = off
 as $$
+declare
+    v_groups bigint[];
 begin
+    v_groups := array(
+        select g.id
+        from queen.queues as q
+        join queen.groups as g on g.queue_id = q.id
+        where q.tenant_id = p_tenant
+    );
     return (
         with late as (
             select
@@ -20,10 +27,8 @@ begin
                 select w.*, queen.message_time(w.partition_id, w.wanted) as oldest
                 from (
                     select *
-                    from queen.group_cursors(p_tenant, null) as c
+                    from queen.furthest_behind(v_groups, (p_args ->> 'probes')::integer) as c
                     where c.lag > 0
-                    order by c.lag desc
-                    limit (p_args ->> 'probes')::integer
                 ) as w
             ) as l
         ),

@@ -9,7 +9,6 @@ returns json
 language plpgsql stable
 set jit = off
 set plan_cache_mode = force_custom_plan
-set jit = off
 as $$
 declare
     v_group text := p_args ->> 'group';

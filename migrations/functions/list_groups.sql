@@ -1,19 +1,27 @@
 -- list_groups.sql: the consumer groups of a tenant, one element per (group, queue).
 -- In     p_args: limit integer (elements at most), probes integer (partitions whose oldest message is looked up).
 -- Out    an array, by group then queue. maxTimeLag is exact unless more than `probes` partitions lag.
--- Locks  none. Cost: the tenant's cursors, and an index probe per lagging partition up to `probes`, most lag first.
+--        Of groups that the reconciler counted: as it was then.
+-- Locks  none. Cost: the cursors of the other groups, and an index probe per lagging partition up to `probes`, most lag first.
 -- Caller src/http/groups.rs. Source: data plane 11.1.
 create or replace function queen.list_groups(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable
 set jit = off
 set plan_cache_mode = force_custom_plan
-set jit = off
 as $$
+declare
+    v_others bigint[];
 begin
+    v_others := array(
+        select g.id
+        from queen.queues as q
+        join queen.groups as g on g.queue_id = q.id
+        where q.tenant_id = p_tenant and not exists (select from queen.group_counts as k where k.group_id = g.id)
+    );
     return (
         with counted as materialized (
-            select * from queen.group_cursors(p_tenant, null)
+            select * from queen.group_cursors(v_others)
         ),
         late as (
             select l.group_id, min(queen.message_time(l.partition_id, l.wanted)) as oldest
@@ -32,15 +40,20 @@ begin
                 bool_or(c.met and c.committed >= 0) as consumed
             from counted as c
             group by c.group_id
+            union all
+            select k.group_id, k.cursors, k.lagging, k.members, k.lag, k.consumed
+            from queen.group_counts as k
         ),
         listed as (
             select
                 g.*, q.name as queue, s.cursors, s.lagging, s.members, s.lag, s.consumed,
-                greatest(0, coalesce(floor(extract(epoch from statement_timestamp() - l.oldest)), 0))::bigint as age
+                greatest(0, coalesce(floor(extract(epoch from
+                    statement_timestamp() - coalesce(l.oldest, k.oldest_at))), 0))::bigint as age
             from queen.queues as q
             join queen.groups as g on g.queue_id = q.id
             left join summed as s on s.group_id = g.id
             left join late as l on l.group_id = g.id
+            left join queen.group_counts as k on k.group_id = g.id
             where q.tenant_id = p_tenant and (g.mode is not null or s.cursors > 0)
             order by g.name, q.name
             limit (p_args ->> 'limit')::integer

@@ -25,9 +25,11 @@ begin
     v_want := case when v_status is null then v_limit + v_offset else (p_args ->> 'scan')::integer end;
     return (
         with candidate as materialized (
+            -- Numbered after the limit: a window over all of them would sort all of them.
+            select n.*, row_number() over (order by n.last_created_at desc) as place
+            from (
             select p.id, p.log_start, p.last_offset, p.last_created_at, p.name as partition, q.name as queue,
-                q.namespace, q.task, q.priority,
-                row_number() over (order by p.last_created_at desc) as place
+                q.namespace, q.task, q.priority
             from queen.queues as q
             join queen.partitions as p on p.queue_id = q.id
             where q.tenant_id = p_tenant
@@ -39,6 +41,7 @@ begin
                 and p.last_offset >= p.log_start
             order by p.last_created_at desc
             limit (p_args ->> 'partitions')::integer
+            ) as n
         ),
         -- Each partition has a message at its newest stamp: so many of them at or above this one are enough.
         likely as materialized (

@@ -2,7 +2,7 @@
 -- In     p_args: limit integer.
 -- Out    {"queues":[...],"kvRows":0,...}. pending leaves leased messages out. retainedBytes and segments.segments are
 --        as of the last measuring pass, 0 before it.
--- Locks  none. Cost: all partitions and cursors of the listed queues.
+-- Locks  none. Cost: that of queue_sums.
 -- Caller src/http/resources.rs. Source: data plane 8.4; operations 5.8.1.
 create or replace function queen.list_queues(p_tenant uuid, p_args jsonb)
 returns json
@@ -21,16 +21,6 @@ begin
         limit (p_args ->> 'limit')::integer
     );
     return (
-        with counted as (
-            select
-                c.queue_id,
-                count(*) as partitions,
-                sum(c.total)::bigint as total,
-                sum(c.pending - c.processing)::bigint as pending,
-                sum(c.processing)::bigint as processing
-            from queen.partition_counts(v_ids) as c
-            group by c.queue_id
-        )
         select json_build_object(
             'queues', coalesce(json_agg(
                 json_build_object(
@@ -47,7 +37,7 @@ begin
                     ),
                     'messages', json_build_object(
                         'total', coalesce(c.total, 0),
-                        'pending', coalesce(c.pending, 0),
+                        'pending', coalesce(c.pending - c.processing, 0),
                         'processing', coalesce(c.processing, 0)
                     )
                 )
@@ -56,7 +46,7 @@ begin
             'kvRows', 0, 'kvBytes', 0, 'timerRows', 0, 'timerBytes', 0
         )
         from queen.queues as r
-        left join counted as c on c.queue_id = r.id
+        left join queen.queue_sums(v_ids, true, 0) as c on c.queue_id = r.id
         left join queen.queue_sizes as z on z.queue_id = r.id
         where r.id = any (v_ids)
     );

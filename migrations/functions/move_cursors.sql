@@ -1,6 +1,6 @@
 -- move_cursors.sql: compare-and-set of many cursor rows: claims, acks, releases, and confirmations that write nothing.
 -- In     one entry per cursor, each cursor once. p_must: what the lease must be, 0 anything, 1 live, 2 none or over. p_write false: only confirm.
---        p_lease_to 0 keep, 1 clear, 2 set (p_lease, p_lease_secs). Dead letters: p_dl_move is the 1-based place of the move that files it.
+--        p_lease_to 0 keep, 1 clear, 2 set (p_lease, p_lease_secs), 3 set and mark as conflating. Dead letters: p_dl_move is the 1-based place of the move that files it.
 -- Out    rows in any order, ord is the entry's place. state 0 moved or confirmed, 1 stale (nothing written; the columns are the row as it is),
 --        3 no partition. When an entry has none of them, rows of all entries follow with 2 (busy) or 3 (gone); the first row of an entry counts.
 --        asked_at: PostgreSQL's clock at the judgement, which is after the lock. last_offset and log_start are the partition's.
@@ -8,6 +8,9 @@
 -- Again  harmless: the version has moved, the second time is stale.
 -- Caller src/store/hot.rs, move_cursors. Source: data plane 4.3, 5.4, 5.6; architecture 13, rules 2, 19, 20.
 -- Nothing is joined but by an index, see append.sql; only dead letters, which are few, are joined to their moves.
+drop function if exists queen.move_cursors(
+    bigint[], bigint[], bigint[], smallint[], boolean[], bigint[], smallint[], uuid[], integer[], bigint[], integer[], bigint[], integer[], integer[], bigint[], uuid[], text[], bytea[], boolean[], text[], integer[]
+);
 create or replace function queen.move_cursors(
     p_partition bigint[],
     p_group bigint[],
@@ -44,6 +47,7 @@ returns table (
     attempt_count integer,
     last_offset bigint,
     log_start bigint,
+    conflating boolean,
     asked_at timestamptz
 )
 language plpgsql volatile
@@ -63,7 +67,7 @@ begin
     return query
     with locked as materialized (
         select c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count, c.attempt_start,
-            c.attempt_count, a.*
+            c.attempt_count, c.conflating, a.*
         from unnest(
             p_partition, p_group, p_version, p_must, p_write, p_committed, p_lease_to, p_lease, p_lease_secs,
             p_batch_end, p_retry_count, p_attempt_start, p_attempt_count
@@ -97,7 +101,8 @@ begin
                 when 1 then null
                 else j.at + j.lease_secs * interval '1 second'
             end,
-            leased_at = case j.lease_to when 2 then j.at else c.leased_at end,
+            leased_at = case when 2 <= j.lease_to then j.at else c.leased_at end,
+            conflating = case j.lease_to when 0 then c.conflating else j.lease_to = 3 end,
             batch_end = j.to_batch_end,
             retry_count = j.to_retry_count,
             attempt_start = j.to_attempt_start,
@@ -105,7 +110,7 @@ begin
         from judged as j
         where c.partition_id = j.partition_id and c.group_id = j.group_id and j.holds and j.write
         returning j.ord, c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count,
-            c.attempt_start, c.attempt_count, j.last_offset, j.log_start, j.at, j.queue_id, c.partition_id, c.group_id
+            c.attempt_start, c.attempt_count, c.conflating, j.last_offset, j.log_start, j.at, j.queue_id, c.partition_id, c.group_id
     ),
     filed as (
         insert into queen.dead_letters (
@@ -121,12 +126,12 @@ begin
         join written as w on w.ord = d.move
     )
     select w.ord, 0, w.version, w.committed, w.lease_id, w.lease_expires_at, w.batch_end, w.retry_count,
-        w.attempt_start, w.attempt_count, w.last_offset, w.log_start, w.at
+        w.attempt_start, w.attempt_count, w.last_offset, w.log_start, w.conflating, w.at
     from written as w
     union all
     select j.ord, case when j.queue_id is null then 3 when j.holds then 0 else 1 end, j.version, j.committed,
         j.lease_id, j.lease_expires_at, j.batch_end, j.retry_count, j.attempt_start, j.attempt_count, j.last_offset,
-        j.log_start, j.at
+        j.log_start, j.conflating, j.at
     from judged as j
     where not (j.holds and j.write);
 
@@ -141,7 +146,7 @@ begin
                 else 3
             end,
             null::bigint, null::bigint, null::uuid, null::timestamptz, null::bigint, null::integer, null::bigint,
-            null::integer, null::bigint, null::bigint, clock_timestamp()
+            null::integer, null::bigint, null::bigint, null::boolean, clock_timestamp()
         from unnest(p_partition, p_group) with ordinality as a (partition_id, group_id, ord);
     end if;
 end;

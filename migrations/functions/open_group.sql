@@ -1,10 +1,11 @@
 -- open_group.sql: how a pop meets a group: creates the queue, registers the group once, seeds a cursor in every partition.
--- In     p_contact 0 queue mode, 1 register, 2 pinned. p_mode all, new or timestamp (with p_start_at), used by a registration only.
--- Out    one row; none when a pinned pop finds no queue. registered: a record exists, made now or before.
+-- In     p_contact 0 queue mode, 1 register, 2 pinned, 3 register as conflating, 4 the same and make no queue. p_mode all, new or timestamp (with p_start_at), used by a registration only.
+-- Out    one row; none when a pinned pop finds no queue. registered: a record exists; made: it was made now.
 -- Locks  a registration: queue row FOR UPDATE, then it takes its time; provisioning holds that row FOR KEY SHARE, so no partition is
 --        born meanwhile. Then partition rows FOR KEY SHARE in id order, against a cleanup, then cursor inserts in the same order.
 -- Again  harmless: the record and existing cursors stay as they are.
--- Caller src/store/cold.rs, open_group. Source: data plane 4.4; architecture 13, rules 24 and 25.
+-- Caller src/store/cold.rs, open_group. Source: data plane 4.4, 4.10; architecture 13, rules 24 and 25.
+drop function if exists queen.open_group(uuid, text, text, smallint, text, timestamptz);
 create or replace function queen.open_group(
     p_tenant uuid,
     p_queue text,
@@ -24,7 +25,9 @@ returns table (
     min_pop_wait_time integer,
     encryption_enabled boolean,
     group_id bigint,
-    registered boolean
+    registered boolean,
+    conflation boolean,
+    made boolean
 )
 language plpgsql volatile
 set jit = off
@@ -39,44 +42,50 @@ declare
     v_group bigint;
     v_mode text;
     v_at timestamptz;
+    v_conflation boolean;
+    v_registers constant boolean := p_contact in (1, 3, 4);
+    v_made boolean := false;
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
     end if;
-    if p_contact <> 2 then
+    if p_contact not in (2, 4) then
         perform queen.make_queue(array[p_tenant], array[p_queue]);
     end if;
     select q.id into v_queue from queen.queues as q where q.tenant_id = p_tenant and q.name = p_queue collate "C";
     if v_queue is null then
         return;
     end if;
-    select g.id, g.mode
-    into v_group, v_mode
+    select g.id, g.mode, g.conflation
+    into v_group, v_mode, v_conflation
     from queen.groups as g
     where g.queue_id = v_queue and g.name = p_group collate "C";
 
-    if v_group is null or (p_contact = 1 and v_mode is null) then
-        if p_contact = 1 then
-            perform from queen.queues as q where q.id = v_queue for update;
+    if v_group is null or (v_registers and v_mode is null) then
+        if v_registers then
+            perform from queen.queues as q where q.id = v_queue and q.tenant_id = p_tenant for update;
         else
-            perform from queen.queues as q where q.id = v_queue for key share;
+            perform from queen.queues as q where q.id = v_queue and q.tenant_id = p_tenant for key share;
         end if;
         if not found then
             return; -- Deleted meanwhile: the caller asks again.
         end if;
         v_at := clock_timestamp();
         insert into queen.groups (queue_id, name) values (v_queue, p_group) on conflict do nothing;
-        select g.id, g.mode
-        into v_group, v_mode
+        select g.id, g.mode, g.conflation
+        into v_group, v_mode, v_conflation
         from queen.groups as g
         where g.queue_id = v_queue and g.name = p_group collate "C";
     end if;
 
-    if p_contact = 1 and v_mode is null then
+    if v_registers and v_mode is null then
+        v_made := true;
+        v_conflation := p_contact <> 1;
         update queen.groups as g
         set mode = p_mode,
             start_at = case p_mode when 'all' then 'epoch' when 'new' then v_at else p_start_at end,
             registered_at = v_at,
+            conflation = v_conflation,
             high_water = coalesce((select max(p.id) >> 12 from queen.partitions as p where p.queue_id = v_queue), 0)
         where g.id = v_group;
         v_mode := p_mode;
@@ -100,7 +109,7 @@ begin
     return query
     select q.id, coalesce(q.lease_time, 60), q.retry_limit, q.dead_letter_queue or q.dlq_after_max_retries,
         q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
-        v_group, v_mode is not null
+        v_group, v_mode is not null, v_conflation, v_made
     from queen.queues as q
     where q.id = v_queue;
 end;

@@ -2,7 +2,7 @@
 -- In     p_args: limit integer (partitions whose lag is looked up at most).
 -- Out    the page. For the default tenant it covers the whole database, with lifetime counters; for another one its
 --        own queues, with stored counts. Throughput needs a history that is not kept yet: 0.
--- Locks  none. Cost: all partitions and cursors in view.
+-- Locks  none. Cost: that of queue_sums.
 -- Caller src/http/resources.rs. Source: operations 5.8.5.
 create or replace function queen.overview(p_tenant uuid, p_args jsonb)
 returns json
@@ -16,12 +16,19 @@ declare
     v_dead bigint;
     t queen.totals;
 begin
-    v_ids := array(select r.id from queen.queues as r where v_all or r.tenant_id = p_tenant);
+    v_ids := array(
+        select r.id
+        from queen.queues as r
+        -- Without those that are being removed.
+        where r.tenant_id = p_tenant or (v_all and r.tenant_id <> 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    );
     select * into t from queen.totals as x;
     select count(*) into v_dead from queen.dead_letters as d where not v_all and d.queue_id = any (v_ids);
     return (
         with lag as materialized (
-            select * from queen.queue_lag(v_ids, (p_args ->> 'limit')::integer)
+            select s.partitions, s.total, s.pending, s.processing,
+                greatest(0, coalesce(floor(extract(epoch from statement_timestamp() - s.oldest_at)), 0)) as lag_seconds
+            from queen.queue_sums(v_ids, false, (p_args ->> 'limit')::integer) as s
         ),
         summed as (
             select
@@ -66,7 +73,7 @@ begin
                 count(distinct r.namespace) filter (where r.namespace <> '') as namespaces,
                 count(distinct r.task) filter (where r.task <> '') as tasks
             from queen.queues as r
-            where v_all or r.tenant_id = p_tenant
+            where r.id = any (v_ids)
         ) as n
     );
 end;

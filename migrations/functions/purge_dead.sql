@@ -13,6 +13,10 @@ declare
     v_id bigint;
     v_done integer;
 begin
+    -- A queue whose deletion was interrupted.
+    if (queen.drop_queue(null, json_build_object('queue', null, 'limit', p_limit)::jsonb) ->> 'left')::boolean then
+        return p_limit;
+    end if;
     while v_left > 0 loop
         select d.partition_id into v_id
         from queen.dead_partitions as d

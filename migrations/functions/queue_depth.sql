@@ -2,7 +2,8 @@
 -- In     p_args: queue text, group text or null, limit integer (partitions listed at most; the sums cover all).
 -- Out    the page, or {"error":"Queue not found"}. A group without a cursor waits for everything stored. Of a
 --        conflating group, one message per partition counts.
--- Locks  none. Cost: the queue's partitions and cursors; no message is read.
+-- Locks  none. Cost: the queue's partitions and cursors, unless the reconciler counted them; some index probes per listed
+--        partition. No message is read.
 -- Caller src/http/resources.rs. Source: data plane 8.6; operations 5.8.3.
 create or replace function queen.queue_depth(p_tenant uuid, p_args jsonb)
 returns json
@@ -15,6 +16,7 @@ declare
     v_group text := p_args ->> 'group';
     v_group_id bigint;
     v_conflation boolean := false;
+    v_ids bigint[];
 begin
     select r.id into v_queue
     from queen.queues as r
@@ -28,39 +30,44 @@ begin
         where g.queue_id = v_queue and g.name = v_group;
         v_conflation := coalesce(v_conflation, false);
     end if;
+    v_ids := array(
+        select p.id
+        from queen.partitions as p
+        where p.queue_id = v_queue
+        order by p.name
+        limit (p_args ->> 'limit')::integer
+    );
     return (
-        with counted as materialized (
-            select c.name, c.pending, c.processing
-            from queen.partition_counts(array[v_queue]) as c
+        with summed as (
+            select coalesce(sum(s.pending), 0) as pending, coalesce(sum(s.processing), 0) as processing,
+                coalesce(sum(s.partitions_pending), 0) as partitions_pending,
+                coalesce(sum(s.partitions_ready), 0) as partitions_ready
+            from queen.queue_sums(array[v_queue], false, 0) as s
             where v_group is null
+            having v_group is null
+            union all
+            select k.lag, k.processing, k.lagging, k.ready
+            from queen.group_counts as k
+            where k.group_id = v_group_id
             union all
             select
-                w.name,
-                w.pending,
-                least(w.pending, coalesce(w.leased, 0)) as processing
-            from (
-                select
-                    p.name,
-                    greatest(0, p.last_offset - greatest(coalesce(c.committed, -1), p.log_start - 1)) as pending,
-                    case when c.lease_expires_at > statement_timestamp() then c.batch_end - c.committed end as leased
-                from queen.partitions as p
-                left join queen.cursors as c on c.partition_id = p.id and c.group_id = v_group_id
-                where p.queue_id = v_queue and v_group is not null
-            ) as w
-        ),
-        summed as (
-            select
-                coalesce(sum(c.pending), 0) as pending,
-                coalesce(sum(c.processing), 0) as processing,
-                count(*) filter (where c.pending > 0) as partitions_pending,
-                count(*) filter (where c.pending > c.processing) as partitions_ready
-            from counted as c
+                coalesce(sum(w.pending), 0),
+                coalesce(sum(least(w.pending, w.leased)), 0),
+                count(*) filter (where w.pending > 0),
+                count(*) filter (where w.pending > w.leased)
+            from queen.group_depth(v_queue, v_group_id, null) as w
+            where v_group is not null
+            having v_group is not null
+                and not exists (select from queen.group_counts as k where k.group_id = v_group_id)
         ),
         listed as (
-            select *
-            from counted as c
-            order by c.name
-            limit (p_args ->> 'limit')::integer
+            select c.name, c.pending, c.processing
+            from queen.counts_of(v_ids) as c
+            where v_group is null
+            union all
+            select w.name, w.pending, least(w.pending, w.leased)
+            from queen.group_depth(v_queue, v_group_id, v_ids) as w
+            where v_group is not null
         )
         select json_build_object(
             'queue', p_args ->> 'queue',

@@ -1,7 +1,7 @@
 -- queue_partitions.sql: the partitions of one queue with their counters, by name, and the sums over all of them.
 -- In     p_queue: id of a queue. p_limit: partitions listed at most; the sums cover all.
 -- Out    {"partitions":[...],"totals":{...}} in the shape of the status page: stats, twin messages, cursor, times.
--- Locks  none. Cost: the queue's partitions and cursors; an index probe per listed partition with pending messages.
+-- Locks  none. Cost: that of queue_sums; some index probes per listed partition.
 -- Caller get_queue, status_queue. Source: operations 5.6.3, 5.7.
 create or replace function queen.queue_partitions(p_queue uuid, p_limit integer)
 returns table (
@@ -17,6 +17,8 @@ returns table (
     totals json
 )
 language plpgsql stable
+set jit = off
+set plan_cache_mode = force_custom_plan
 as $$
 begin
     return query
@@ -26,30 +28,26 @@ begin
         where d.queue_id = p_queue
         group by d.partition_id
     ),
-    counted as materialized (
-        select
-            c.*,
-            coalesce(d.letters, 0) as dead,
-            greatest(0, c.total - c.pending - coalesce(d.letters, 0)) as completed
-        from queen.partition_counts(array[p_queue]) as c
-        left join dead as d on d.partition_id = c.partition_id
-    ),
     summed as (
         select json_build_object(
             'total', coalesce(sum(c.total), 0),
             'pending', coalesce(sum(c.pending), 0),
             'processing', coalesce(sum(c.processing), 0),
-            'completed', coalesce(sum(c.completed), 0),
+            'completed', greatest(0, coalesce(sum(c.total - c.pending), 0) - (select coalesce(sum(d.letters), 0) from dead as d)),
             'failed', null,
-            'deadLetter', coalesce(sum(c.dead), 0)
+            'deadLetter', (select coalesce(sum(d.letters), 0) from dead as d)
         ) as totals
-        from counted as c
+        from queen.queue_sums(array[p_queue], true, 0) as c
     ),
     listed as (
-        select *
-        from counted as c
-        order by c.name
-        limit p_limit
+        select
+            c.*,
+            coalesce(d.letters, 0) as dead,
+            greatest(0, c.total - c.pending - coalesce(d.letters, 0)) as completed
+        from queen.counts_of(array(
+            select p.id from queen.partitions as p where p.queue_id = p_queue order by p.name limit p_limit
+        )) as c
+        left join dead as d on d.partition_id = c.partition_id
     )
     select
         l.partition_id,

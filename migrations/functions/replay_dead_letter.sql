@@ -1,6 +1,7 @@
 -- replay_dead_letter.sql: moves one dead letter to the tail of a partition: the push and the delete are one transaction.
 -- In     p_args: id uuid text; queue, partition text and slot integer (its placement): the destination, made if missing;
---        message uuid text (the new id); key text (hex, the dedup key of `dlq:<id>`, as stored).
+--        message uuid text (the new id); key text (hex, the dedup key of `dlq:<id>`, as stored); payload text (hex)
+--        and encrypted boolean, or neither: what is stored instead of the row's own.
 -- Out    {"result":"moved"|"duplicate"|"gone","offset","group","transactionId"}. duplicate and gone write nothing
 --        (but a destination that was made for a row which was replayed meanwhile).
 -- Locks  destination queue FOR KEY SHARE, its partition row, then the dead letter. The window is searched before the
@@ -24,6 +25,8 @@ declare
     v_at timestamptz;
     v_found bigint;
     v_letter queen.dead_letters;
+    v_payload bytea;
+    v_encrypted boolean;
     v_len bytea;
     v_frame bytea;
 begin
@@ -72,22 +75,24 @@ begin
             'transactionId', v_letter.transaction_id);
     end if;
 
+    v_payload := coalesce(decode(p_args ->> 'payload', 'hex'), v_letter.payload);
+    v_encrypted := coalesce((p_args ->> 'encrypted')::boolean, v_letter.encrypted);
     -- body_len u32 | flags u8 | message id 16 | transaction id text | payload, numbers little-endian.
-    v_len := int4send(19 + octet_length(v_text) + octet_length(v_letter.payload));
+    v_len := int4send(19 + octet_length(v_text) + octet_length(v_payload));
     v_frame := substring(v_len from 4 for 1) || substring(v_len from 3 for 1) || substring(v_len from 2 for 1)
         || substring(v_len from 1 for 1)
-        || case when v_letter.encrypted then '\x04'::bytea else '\x00'::bytea end
+        || case when v_encrypted then '\x04'::bytea else '\x00'::bytea end
         || uuid_send((p_args ->> 'message')::uuid)
         || substring(int2send(octet_length(v_text)::smallint) from 2 for 1)
         || substring(int2send(octet_length(v_text)::smallint) from 1 for 1)
-        || v_text || v_letter.payload;
+        || v_text || v_payload;
     update queen.partitions as p
     set last_offset = p.last_offset + 1,
         last_created_at = greatest(clock_timestamp(), p.last_created_at)
     where p.id = v_lane.partition_id
     returning p.last_offset, p.last_created_at into v_last, v_at;
     insert into queen.segments (partition_id, base_offset, count, created_at, codec, frame_flags, raw_len, keys, body)
-    values (v_lane.partition_id, v_last, 1, v_at, 0, case when v_letter.encrypted then 4 else 0 end,
+    values (v_lane.partition_id, v_last, 1, v_at, 0, case when v_encrypted then 4 else 0 end,
         octet_length(v_frame), v_key, v_frame);
     delete from queen.dead_letters as d where d.id = v_id;
     return json_build_object(

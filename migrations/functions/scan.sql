@@ -3,6 +3,7 @@
 -- Out    ascending ids. Cursor columns are null where the group never met the partition.
 -- Locks  none. Reads the index of the queue's partitions from p_after on, and one cursor each.
 -- Caller src/store/cold.rs, scan. Source: data plane 4.3; architecture 13, rule 11.
+drop function if exists queen.scan(uuid, bigint, integer, integer, bigint, integer);
 create or replace function queen.scan(
     p_queue uuid,
     p_group bigint,
@@ -24,7 +25,8 @@ returns table (
     batch_end bigint,
     retry_count integer,
     attempt_start bigint,
-    attempt_count integer
+    attempt_count integer,
+    conflating boolean
 )
 language plpgsql volatile
 set jit = off
@@ -39,7 +41,7 @@ begin
     return query
     select p.id, p.name, p.last_offset, p.log_start, p.last_created_at,
         c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count, c.attempt_start,
-        c.attempt_count
+        c.attempt_count, c.conflating
     from queen.partitions as p
     left join queen.cursors as c on c.partition_id = p.id and c.group_id = p_group
     where p.queue_id = p_queue

@@ -4,6 +4,7 @@
 -- Locks  group row FOR KEY SHARE, then the partition rows without a cursor FOR KEY SHARE in id order, then inserts in the same order.
 -- Again  harmless: an existing cursor is never seeded again.
 -- Caller src/store/cold.rs, seed_cursors. Source: data plane 4.4; architecture 13, rules 6 and 24.
+drop function if exists queen.seed_cursors(bigint, text, timestamptz, bigint[]);
 create or replace function queen.seed_cursors(
     p_group bigint,
     p_mode text,
@@ -21,7 +22,8 @@ returns table (
     batch_end bigint,
     retry_count integer,
     attempt_start bigint,
-    attempt_count integer
+    attempt_count integer,
+    conflating boolean
 )
 language plpgsql volatile
 set jit = off
@@ -74,7 +76,7 @@ begin
     end if;
     return query
     select a.ord, p.last_offset, p.log_start, c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end,
-        c.retry_count, c.attempt_start, c.attempt_count
+        c.retry_count, c.attempt_start, c.attempt_count, c.conflating
     from unnest(p_partition) with ordinality as a (id, ord)
     cross join lateral (select * from queen.partitions as p where p.id = a.id offset 0) as p
     left join lateral (

@@ -1,7 +1,7 @@
 -- status_queues.sql: one page of a tenant's queues, newest first, with their counters.
 -- In     p_args: queue, namespace, task text or null (exact), limit, offset integer.
 -- Out    {"queues":[...],"pagination":{...}}; pending includes leased messages here.
--- Locks  none. Cost: the partitions, cursors and dead letters of the queues on the page.
+-- Locks  none. Cost: that of queue_sums, and the dead letters of the queues on the page.
 -- Caller src/http/status.rs. Source: operations 5.6.2.
 create or replace function queen.status_queues(p_tenant uuid, p_args jsonb)
 returns json
@@ -25,23 +25,18 @@ begin
     );
     return (
         with dead as (
-            select d.queue_id, d.partition_id, count(*) as letters
+            select d.queue_id, count(*) as letters
             from queen.dead_letters as d
             where d.queue_id = any (v_ids)
-            group by d.queue_id, d.partition_id
+            group by d.queue_id
         ),
         counted as (
             select
-                c.queue_id,
-                count(*) as partitions,
-                sum(c.total)::bigint as total,
-                sum(c.pending)::bigint as pending,
-                sum(c.processing)::bigint as processing,
-                sum(greatest(0, c.total - c.pending - coalesce(d.letters, 0)))::bigint as completed,
-                sum(coalesce(d.letters, 0))::bigint as dead
-            from queen.partition_counts(v_ids) as c
-            left join dead as d on d.partition_id = c.partition_id
-            group by c.queue_id
+                c.*,
+                greatest(0, c.total - c.pending - coalesce(d.letters, 0)) as completed,
+                coalesce(d.letters, 0) as dead
+            from queen.queue_sums(v_ids, false, 0) as c
+            left join dead as d on d.queue_id = c.queue_id
         )
         select json_build_object(
             'queues', coalesce(json_agg(

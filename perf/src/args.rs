@@ -10,7 +10,8 @@ queen-perf: load for a running queen broker, every answer checked
   queen-perf list                       the scenarios
   queen-perf compare A B                ratios of two results (directories or run.json)
 
-SCENARIO: a name, the beginning of names, a kind (push, push-pop, latency, parked, idle), or a .json file
+SCENARIO: a name, the beginning of names, a kind (push, push-pop, transaction, latency, parked,
+idle), or a .json file
 
   --url URL           broker, default http://127.0.0.1:6632
   --batch N           messages per push             --connections N     connections that push

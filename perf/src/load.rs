@@ -2,6 +2,7 @@
 //!
 //!     producer   push > answer all queued > push (closed loop) or wait until the next one is due (open loop)
 //!     consumer   pop > messages > ack > pop; an empty pop is asked again
+//!     transactor bundle > committed > bundle (see `bundle`)
 //!
 //! One thread, nonblocking sockets, one request in flight per connection. Holds: every answer is checked;
 //! anything that is not what the contract promises is a failure of the run. Open loop: a latency starts when the
@@ -10,6 +11,7 @@
 //! was popped must be what was pushed, each message once.
 
 use crate::answer::{self, Framed};
+use crate::bundle::{BundleWriter, Held};
 use crate::payload::{Payload, Rng, id_sum};
 use crate::poller::{Poller, Ready, Ticker};
 use crate::process::{Snapshot, snapshot};
@@ -75,6 +77,11 @@ enum Waiting {
     Pop,
     /// For so many accepted items.
     Ack(u32),
+    /// For a committed bundle.
+    Bundle,
+    /// For so many messages to be stored, then to be held.
+    Fill(usize),
+    Hold(usize),
 }
 
 struct Connection {
@@ -108,6 +115,9 @@ struct Load<'a> {
     template: PushTemplate,
     pop_request: Vec<u8>,
     ack: AckWriter,
+    bundle: BundleWriter,
+    /// Of the connections that send bundles, by token.
+    held: Vec<Held>,
     scratch: Vec<u8>,
     tally: Tally,
     stage: Stage,
@@ -134,6 +144,7 @@ impl<'a> Load<'a> {
         let s = plan.scenario;
         let payload = Payload::new(s.payload as usize);
         let template = PushTemplate::new(plan.host, plan.queue, s.partitions, s.batch, payload, plan.seed);
+        let payload = Payload::new(s.payload as usize);
         let mut load = Load {
             plan,
             started: Instant::now(),
@@ -143,6 +154,8 @@ impl<'a> Load<'a> {
             template,
             pop_request: request::pop(plan.host, plan.queue, s.pop_batch, s.pop_partitions, s.pop_wait_ms),
             ack: AckWriter::new(plan.host),
+            bundle: BundleWriter::new(plan.host, plan.queue, payload, plan.seed),
+            held: vec![Held::default(); s.connections as usize],
             scratch: vec![0; READ_BYTES],
             tally: Tally::default(),
             stage: Stage::Warmup,
@@ -273,7 +286,11 @@ impl<'a> Load<'a> {
             self.connections[n].patience = wait_ms.max(1) * 1_000_000;
             self.send(n, Waiting::Pop, now, &first);
         }
-        self.idle.extend(consumers..self.connections.len());
+        if s.kind == Kind::Transaction {
+            (0..self.connections.len()).for_each(|token| self.send_bundle(token));
+        } else {
+            self.idle.extend(consumers..self.connections.len());
+        }
         self.due = self.now();
     }
 
@@ -310,6 +327,62 @@ impl<'a> Load<'a> {
             }
             (connection.waiting, connection.since) = (Waiting::Push, since);
         }
+    }
+
+    /// The next request of a connection that sends bundles: one more, or new messages to hold.
+    fn send_bundle(&mut self, token: usize) {
+        let now = self.now();
+        let held = &mut self.held[token];
+        let (bytes, waiting) = if held.is_empty() {
+            let (bytes, messages) = self.bundle.fill(token, now);
+            (bytes, Waiting::Fill(messages))
+        } else {
+            (self.bundle.next(token, held, now), Waiting::Bundle)
+        };
+        let connection = &mut self.connections[token];
+        match transmit(connection, &self.poller, token, bytes) {
+            Ok(()) => (connection.waiting, connection.since) = (waiting, now),
+            Err(text) => self.lose(token, text),
+        }
+    }
+
+    fn bundle_answered(&mut self, token: usize, now: u64, since: u64, status: u16, body: &[u8]) {
+        // One for the bundle, and one for each of its two operations.
+        let done = answer::acked(body);
+        if status != 200 || done != 3 {
+            self.tally.fail(format!("bundle: {status}, {done} of 3 succeeded: {}", sample(body)));
+        }
+        self.pushed += 1;
+        if self.counts(now, since) {
+            self.tally.push_requests += 1;
+            self.tally.pushed += 1;
+            self.tally.push.record_ns(now - since);
+        }
+        if self.stage != Stage::Drain {
+            self.send_bundle(token);
+        }
+    }
+
+    fn filled(&mut self, token: usize, now: u64, messages: usize, status: u16, body: &[u8]) {
+        if status != 201 || answer::queued(body) != messages {
+            return self.lose(token, format!("push: {status}: {}", sample(body)));
+        }
+        let pop = self.bundle.pop(token);
+        self.send(token, Waiting::Hold(messages), now, &pop);
+    }
+
+    fn holds(&mut self, token: usize, messages: usize, status: u16, body: &[u8]) {
+        let (mut ids, mut partition) = (Vec::new(), Vec::new());
+        let count = answer::messages(body, |message| {
+            ids.push(message.transaction_id.to_vec());
+            partition = message.partition_id.to_vec();
+        });
+        let lease = answer::lease_id(body).unwrap_or_default();
+        if status != 200 || count != Some(messages) {
+            return self.lose(token, format!("pop: {status}: {}", sample(body)));
+        }
+        self.held[token].take(lease, &partition, ids);
+        self.send_bundle(token);
     }
 
     fn send(&mut self, token: usize, waiting: Waiting, since: u64, bytes: &[u8]) {
@@ -411,6 +484,9 @@ impl<'a> Load<'a> {
                 self.ack_answered(now, since, items, status, body);
                 self.pop_again(token, now);
             }
+            Waiting::Bundle => self.bundle_answered(token, now, since, status, body),
+            Waiting::Fill(messages) => self.filled(token, now, messages, status, body),
+            Waiting::Hold(messages) => self.holds(token, messages, status, body),
             Waiting::Nothing => self.lose(token, format!("an answer {status} that nothing asked for")),
         }
     }
@@ -502,7 +578,7 @@ impl<'a> Load<'a> {
 
     /// Nothing is due or in flight except waiting pops, and consumers have it all.
     fn drained(&self) -> bool {
-        let quiet = |c: &Connection| !matches!(c.waiting, Waiting::Push | Waiting::Ack(_));
+        let quiet = |c: &Connection| matches!(c.waiting, Waiting::Nothing | Waiting::Pop);
         (self.period == 0 || self.due >= self.window.1)
             && self.connections.iter().all(quiet)
             && (self.plan.scenario.consumers == 0 || self.popped >= self.pushed)
@@ -514,7 +590,7 @@ impl<'a> Load<'a> {
             return; // Already failed; what follows from it says nothing new.
         }
         let seconds = self.plan.drain.as_secs();
-        let open = self.connections.iter().filter(|c| matches!(c.waiting, Waiting::Push | Waiting::Ack(_))).count();
+        let open = self.connections.iter().filter(|c| !matches!(c.waiting, Waiting::Nothing | Waiting::Pop)).count();
         if open > 0 {
             self.tally.fail(format!("{open} requests had no answer {seconds} s after the window"));
         }

@@ -8,6 +8,7 @@
 
 mod answer;
 mod args;
+mod bundle;
 mod compare;
 mod load;
 mod machine;

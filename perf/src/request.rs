@@ -162,7 +162,7 @@ fn head(method: &str, path: &str, host: &str, body_len: Option<usize>) -> Vec<u8
     out
 }
 
-fn write_head(out: &mut Vec<u8>, method: &str, path: &str, host: &str, body_len: Option<usize>) {
+pub fn write_head(out: &mut Vec<u8>, method: &str, path: &str, host: &str, body_len: Option<usize>) {
     for part in [method, " ", path, " HTTP/1.1\r\nHost: ", host, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }

@@ -141,6 +141,7 @@ impl RunResult {
         let figure = |name, value, more_is_better| Figure { name, value, more_is_better };
         match settings.kind {
             Kind::Push => figure("msg/s", self.pushed_rate(), true),
+            Kind::Transaction => figure("bundles/s", self.pushed_rate(), true),
             Kind::PushPop => figure("msg/s each way", self.popped_rate().min(self.pushed_rate()), true),
             Kind::Latency if settings.consumers > 0 => {
                 figure("p50 us end to end", self.end_to_end.as_ref().map_or(0.0, |l| l.p50_us as f64), false)

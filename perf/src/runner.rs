@@ -2,6 +2,7 @@
 
 use crate::answer::{self, Framed};
 use crate::args::Options;
+use crate::bundle::BundleWriter;
 use crate::load::{self, Plan, Progress, fresh_seed};
 use crate::machine;
 use crate::poller::raise_file_limit;
@@ -80,6 +81,9 @@ pub fn run(options: &Options, command: String) -> Result<Recording, String> {
             teller.done(&outcome);
             result.runs.push(outcome);
             if options.queue.is_none() && scenario.kind != Kind::Idle {
+                if scenario.kind == Kind::Transaction {
+                    queues.push(BundleWriter::next_queue(&queue));
+                }
                 queues.push(queue);
             }
         }

@@ -11,6 +11,8 @@ pub enum Kind {
     Push,
     /// Closed loop of pushes beside consumers that pop and ack: messages per second through all three.
     PushPop,
+    /// Closed loop of bundles, each an ack of a message that is held and a push of one: bundles per second.
+    Transaction,
     /// Pushes at a fixed rate: time from when a message was due to its answer, or to its consumer if there are any.
     Latency,
     /// Consumers that wait on an empty queue: CPU of the broker.
@@ -99,6 +101,8 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("push-pop-b100", include_str!("../scenarios/push-pop-b100.json")),
     ("push-pop-b100-pop1000", include_str!("../scenarios/push-pop-b100-pop1000.json")),
     ("push-pop-b1", include_str!("../scenarios/push-pop-b1.json")),
+    ("push-b1-64", include_str!("../scenarios/push-b1-64.json")),
+    ("transaction", include_str!("../scenarios/transaction.json")),
 ];
 
 pub fn canonical() -> Result<Vec<Scenario>, String> {
@@ -156,7 +160,10 @@ impl Scenario {
         }
         let needs = |what: &str| Err(format!("{}: this kind needs {what}", self.name));
         match self.kind {
-            Kind::Push if self.connections == 0 => needs("connections"),
+            Kind::Push | Kind::Transaction if self.connections == 0 => needs("connections"),
+            Kind::Transaction if self.consumers > 0 || self.batch != 1 || self.rate > 0 => {
+                needs("a batch of 1, no consumers and no rate")
+            }
             Kind::PushPop if self.connections == 0 || self.consumers == 0 => needs("connections and consumers"),
             Kind::Latency if self.rate == 0 || self.connections == 0 => needs("a rate and connections"),
             Kind::Parked if self.consumers == 0 || self.connections > 0 => needs("consumers and no connections"),
@@ -184,7 +191,8 @@ mod tests {
     fn names_prefixes_and_kinds_choose() {
         let names = |word: &str| find(word).unwrap().into_iter().map(|s| s.name).collect::<Vec<_>>();
         assert_eq!(names("push-b10"), ["push-b10"]);
-        assert_eq!(names("push"), ["push-b100", "push-b10", "push-b1"]);
+        assert_eq!(names("push"), ["push-b100", "push-b10", "push-b1", "push-b1-64"]);
+        assert_eq!(names("transaction"), ["transaction"]);
         assert_eq!(names("latency"), ["lone-producer", "end-to-end-200", "end-to-end-1000"]);
         assert_eq!(names("end-to-end"), ["end-to-end-200", "end-to-end-1000"]);
         assert!(find("no-such").is_err());

@@ -250,6 +250,7 @@ fn scenario(kind: Kind) -> Scenario {
         Kind::Parked => Scenario { connections: 0, consumers: 20, pop_wait_ms: 300, ..base },
         Kind::Idle => Scenario { connections: 0, ..base },
         Kind::Push => base,
+        Kind::Transaction => Scenario { batch: 1, ..base },
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Pure: address, lease check and resolving happened before; whether the row still is as read is the store's to say.
 
-use crate::command::{AckItem, AckOutcome, Disposition};
+use crate::command::{AckItem, AckOutcome, Conflated, Disposition};
 use crate::effect::{CursorTo, LeaseTo};
 use crate::ids::Offset;
 use crate::planted::{Bug, is};
@@ -16,6 +16,8 @@ use crate::planted::{Bug, is};
 pub struct CursorView {
     pub committed: Offset,
     pub batch_end: Option<Offset>,
+    /// Only the message at `batch_end` was delivered.
+    pub conflating: bool,
     pub retry_count: u32,
     pub attempt_start: Option<Offset>,
     pub attempt_count: u32,
@@ -57,6 +59,8 @@ pub struct Ruled {
     pub dead_letter: Option<DeadLetterAt>,
     /// A live lease ends here.
     pub released: bool,
+    /// A conflating lease is closed here, and its span is complete.
+    pub conflated: Option<Conflated>,
 }
 
 /// First and last offset, inclusive, that keys of a set resolve in; empty when the first is above the last.
@@ -64,6 +68,12 @@ pub struct Ruled {
 /// A recorded `batch_end` bounds it with and without a lease, expired or not. Source: data plane 5.4, step 3.
 pub fn span(cursor: &CursorView, last_offset: Offset) -> (Offset, Offset) {
     (cursor.committed.plus(1), cursor.batch_end.unwrap_or(last_offset))
+}
+
+/// The message that a conflating lease delivered. Its key is looked for there before anywhere else in the span, and
+/// means all of the span, also when the same key occurs further down. Source: data plane 4.10; architecture 13, rule 21.
+pub fn delivered(cursor: &CursorView) -> Option<Offset> {
+    cursor.batch_end.filter(|_| cursor.conflating)
 }
 
 /// Decides one set. `places`: where each item's key was found, within [`span`].
@@ -76,6 +86,7 @@ pub fn rule(cursor: &CursorView, places: &[Place], items: &[AckItem], retry_limi
         outcomes: places.iter().zip(items).map(|(&place, item)| outcome(place, item.word)).collect(),
         dead_letter: None,
         released: false,
+        conflated: None,
     };
     let signal = signal(places, items);
     let completed = resolved(places, items)
@@ -113,7 +124,17 @@ pub fn rule(cursor: &CursorView, places: &[Place], items: &[AckItem], retry_limi
         }),
     };
     ruled.released = cursor.has_lease && ruled.to.is_some_and(|to| to.lease == LeaseTo::Clear);
+    ruled.conflated = delivered(cursor).zip(ruled.to).and_then(|(end, to)| conflated(cursor, end, &to, places));
     ruled
+}
+
+/// What a move retires without a handler run, if it closes a conflating lease by completing it.
+fn conflated(cursor: &CursorView, end: Offset, to: &CursorTo, places: &[Place]) -> Option<Conflated> {
+    if to.batch_end.is_some() || to.committed != end {
+        return None;
+    }
+    let item = places.iter().position(|place| *place == Place::Span(end))? as u32;
+    Some(Conflated { item, messages: (end.0 - cursor.committed.0 - 1).max(0) as u64 })
 }
 
 /// Decides a set again whose dead letter cannot be filed because the stored record is gone: the completed prefix counts,

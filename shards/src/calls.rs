@@ -40,6 +40,7 @@ pub(crate) enum Pending {
     FindLane { job: Ref, key: LaneKey },
     Seed { job: Ref, group: Ref, epoch: u32, lanes: Vec<Ref> },
     ReadClaim { job: Ref, group: Ref, lane: Ref, start: Offset, wanted: u32 },
+    ReadNewest { job: Ref, group: Ref, lane: Ref, start: Offset },
     FindPartition { ticket: Ticket },
     FindCursor { ticket: Ticket, lane: Ref },
     Resolve(Resolving),
@@ -196,6 +197,9 @@ impl Shard {
             }
             Pending::ReadClaim { job, group, lane, start, wanted } => {
                 self.claim_read(job, group, lane, start, wanted, result.and_then(records_of));
+            }
+            Pending::ReadNewest { job, group, lane, start } => {
+                self.newest_read(job, group, lane, start, result.and_then(records_of));
             }
             Pending::FindPartition { ticket } => {
                 let found = result.and_then(|reply| match reply {

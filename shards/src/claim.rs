@@ -28,7 +28,7 @@ use crate::visible::visible_end;
 #[derive(Debug)]
 pub(crate) struct PopJob {
     slot: Slot,
-    pop: Pop,
+    pub pop: Pop,
     claims: Vec<Claim>,
     batch_left: u32,
     partitions_left: u32,
@@ -41,11 +41,56 @@ pub(crate) struct PopJob {
     /// Nothing more is to be claimed for it.
     stopped: bool,
     fill_wait_ms: u32,
+    /// What the group's record says of conflation, once it was met.
+    conflation: Option<bool>,
+    conflation_made: bool,
 }
 
 impl PopJob {
-    fn bytes_left(&self) -> u64 {
+    pub(crate) fn bytes_left(&self) -> u64 {
         self.pop.bytes.max(1).saturating_sub(self.bytes_taken)
+    }
+
+    /// Whether it may claim another message.
+    pub(crate) fn wants(&self) -> bool {
+        !self.stopped && self.batch_left > 0 && self.partitions_left > 0 && self.bytes_left() > 0
+    }
+
+    /// Budget of one partition and `messages`, for something under way.
+    pub(crate) fn reserve(&mut self, messages: u32) {
+        self.batch_left -= messages;
+        self.partitions_left -= 1;
+        self.pending += 1;
+    }
+
+    /// Undoes [`PopJob::reserve`].
+    pub(crate) fn release(&mut self, messages: u32) {
+        self.batch_left += messages;
+        self.partitions_left += 1;
+        self.pending -= 1;
+    }
+
+    pub(crate) fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Takes the width that goes with the group's record. What was claimed under another record is answered as it is: one
+    /// answer has one kind.
+    fn adopt(&mut self, conflating: bool) {
+        if self.conflation == Some(conflating) {
+            return;
+        }
+        if !self.claims.is_empty() {
+            self.stopped = true;
+            return;
+        }
+        self.conflation = Some(conflating);
+        self.partitions_left = if conflating { self.pop.conflating_partitions } else { self.pop.partitions };
+    }
+
+    /// Whether it is given the newest message of each partition.
+    fn conflates(&self) -> bool {
+        self.conflation == Some(true)
     }
 }
 
@@ -54,7 +99,7 @@ impl Shard {
         let job = PopJob {
             slot,
             batch_left: pop.batch.max(1),
-            partitions_left: pop.partitions.max(1),
+            partitions_left: pop.partitions,
             bytes_taken: 0,
             lease: pop.lease,
             pop,
@@ -63,6 +108,8 @@ impl Shard {
             failed: false,
             stopped: false,
             fill_wait_ms: 0,
+            conflation: None,
+            conflation_made: false,
         };
         let job = self.pops.insert(job);
         self.run_pop(job);
@@ -93,8 +140,12 @@ impl Shard {
         match state.state {
             GroupState::Opening => return self.queues.groups[group].pops.push(at),
             GroupState::Unknown | GroupState::Met if !(state.registered && state.state == GroupState::Met) => {
-                let start = self.pops[at].pop.start;
-                let contact = if *state.name == *QUEUE_MODE { Contact::QueueMode } else { Contact::Register(start) };
+                let pop = &self.pops[at].pop;
+                let contact = match pop.conflation {
+                    _ if *state.name == *QUEUE_MODE => Contact::QueueMode,
+                    Some(true) => Contact::RegisterConflating(pop.start),
+                    _ => Contact::Register(pop.start),
+                };
                 return self.open_group(at, group, contact);
             }
             GroupState::Unknown | GroupState::Met => {
@@ -104,14 +155,21 @@ impl Shard {
             }
             GroupState::Scanning(_) | GroupState::Open => {}
         }
+        self.adopt_conflation(at, group);
         self.pops[at].fill_wait_ms = self.queues.options(queue).fill_wait_ms;
         // A queue that does not wait for batches to fill is served at the first ask.
-        let wanted = if self.pops[at].fill_wait_ms == 0 { 0 } else { self.pops[at].pop.at_least };
+        let wanted = match &self.pops[at] {
+            job if job.fill_wait_ms == 0 => 0,
+            // Of a conflating group a full answer has a message of each partition.
+            job if job.conflation == Some(true) => job.pop.at_least.min(job.pop.conflating_partitions),
+            job => job.pop.at_least,
+        };
         if wanted > 0 && self.pops[at].claims.is_empty() {
             let ready = self.count_ready(group, wanted);
             if ready < wanted && self.queues.groups[group].state == GroupState::Open {
                 let job = self.pops.remove(at).expect("a live job");
-                let verdict = PopVerdict { ready, fill_wait_ms: job.fill_wait_ms, ..PopVerdict::default() };
+                let PopJob { fill_wait_ms, conflation, conflation_made, .. } = job;
+                let verdict = PopVerdict { ready, fill_wait_ms, conflation, conflation_made, ..PopVerdict::default() };
                 return self.reply(job.slot, Verdict::Pop(verdict));
             }
         }
@@ -130,6 +188,9 @@ impl Shard {
     }
 
     fn run_pinned(&mut self, at: Ref, key: &LaneKey) {
+        if self.pops[at].pop.conflation == Some(true) && !self.registers_pinned(at, key) {
+            return;
+        }
         // While a push is provisioning it, the partition may be an old one all the same.
         let Some(lane_ref) = self.lanes.find(key).filter(|&lane| self.lanes[lane].id.0 != 0) else {
             if self.is_absent(key) {
@@ -141,11 +202,14 @@ impl Shard {
         let queue = self.lanes[lane_ref].queue;
         let name = self.pops[at].pop.group.clone();
         let group = self.queues.group_entry(queue, &name);
-        match self.queues.groups[group].state {
-            GroupState::Unknown => return self.open_group(at, group, Contact::Pinned),
-            GroupState::Opening => return self.queues.groups[group].pops.push(at),
+        match &self.queues.groups[group] {
+            state if state.state == GroupState::Opening => return self.queues.groups[group].pops.push(at),
+            state if state.state == GroupState::Unknown || state.conflation.is_none() => {
+                return self.open_group(at, group, Contact::Pinned);
+            }
             _ => {}
         }
+        self.adopt_conflation(at, group);
         self.pops[at].partitions_left = self.pops[at].partitions_left.min(1);
         if self.pops[at].claims.is_empty() && !self.pops[at].stopped {
             let cursor = self.lanes[lane_ref].cursor_entry(group);
@@ -172,13 +236,23 @@ impl Shard {
         let job = self.pops.remove(at).expect("a live job");
         let lease = job.lease.filter(|_| !job.pop.auto_ack && !job.claims.is_empty());
         let failed = job.failed && job.claims.is_empty();
-        let verdict = PopVerdict { claims: job.claims, lease, ready: 0, fill_wait_ms: job.fill_wait_ms, failed };
+        let PopJob { claims, fill_wait_ms, conflation, conflation_made, .. } = job;
+        let verdict = PopVerdict { claims, lease, ready: 0, fill_wait_ms, failed, conflation, conflation_made };
         self.reply(job.slot, Verdict::Pop(verdict));
+    }
+
+    pub(crate) fn adopt_conflation(&mut self, at: Ref, group: Ref) {
+        let conflating = self.is_conflating(group);
+        self.pops[at].adopt(conflating);
+    }
+
+    pub(crate) fn is_conflating(&self, group: Ref) -> bool {
+        self.queues.groups.get(group).is_some_and(|group| group.conflation == Some(true))
     }
 
     // ---- opening and scanning
 
-    fn open_group(&mut self, at: Ref, group: Ref, contact: Contact) {
+    pub(crate) fn open_group(&mut self, at: Ref, group: Ref, contact: Contact) {
         let state = &mut self.queues.groups[group];
         state.state = GroupState::Opening;
         state.pops.push(at);
@@ -205,8 +279,12 @@ impl Shard {
                 let state = &mut self.queues.groups[group];
                 state.id = row.group;
                 state.registered = row.registered || contact == Contact::QueueMode;
+                state.conflation = Some(row.conflation);
                 state.state = GroupState::Met;
-                if contact == Contact::Pinned {
+                if let Some(&first) = state.pops.first().filter(|_| row.made && row.conflation) {
+                    self.pops[first].conflation_made = true;
+                }
+                if matches!(contact, Contact::Pinned | Contact::PinnedConflating(_)) {
                     self.run_pops(group);
                 } else {
                     self.scan(group, PartitionId(0));
@@ -217,6 +295,7 @@ impl Shard {
                 for pop in std::mem::take(&mut state.pops) {
                     self.finish_pop(pop);
                 }
+                self.forget_empty_queue(queue);
             }
             Err(_) => {
                 state.state = GroupState::Unknown;
@@ -337,10 +416,12 @@ impl Shard {
     /// Messages that are ready, counted up to `wanted`. Source: data plane 4.5, minPopWaitTime.
     fn count_ready(&self, group: Ref, wanted: u32) -> u32 {
         let mut ready: u64 = 0;
+        let conflating = self.is_conflating(group);
         for &lane in self.queues.groups[group].ready.iter().take(COUNT_LANES_MAX) {
             let Some(lane) = self.lanes.slab.get(lane) else { continue };
             let committed = lane.cursor(group).and_then(|c| c.row).map_or(Offset::NONE, |row| row.committed);
-            ready += (lane.end.0 - next_start(committed, lane.log_start).0 + 1).max(0) as u64;
+            let waiting = (lane.end.0 - next_start(committed, lane.log_start).0 + 1).max(0) as u64;
+            ready += if conflating { waiting.min(1) } else { waiting };
             if ready >= wanted as u64 {
                 return wanted;
             }
@@ -354,7 +435,7 @@ impl Shard {
         let mut theirs = Vec::new();
         loop {
             let job = &self.pops[at];
-            if job.stopped || job.batch_left == 0 || job.partitions_left == 0 || job.bytes_left() == 0 {
+            if !job.wants() {
                 break;
             }
             let Some(lane_ref) = self.queues.groups[group].ready.pop_front() else { break };
@@ -386,6 +467,7 @@ impl Shard {
             Standing::Nothing | Standing::Busy => {}
             Standing::Until(_) => self.offer(lane_ref, group),
             Standing::Unread => unread.push(lane_ref),
+            Standing::Ready { start } if self.pops[at].conflates() => self.serve_newest(at, group, lane_ref, start),
             Standing::Ready { start } => {
                 let job = &self.pops[at];
                 let Some(mut end) = lane.tail.span(start, job.batch_left, job.bytes_left()) else {
@@ -408,16 +490,15 @@ impl Shard {
     }
 
     /// Reads what is to be claimed before it is claimed, so that the claim is never larger than what can be given.
-    fn read_claim(&mut self, at: Ref, group: Ref, lane_ref: Ref, start: Offset) {
+    pub(crate) fn read_claim(&mut self, at: Ref, group: Ref, lane_ref: Ref, start: Offset) {
+        let conflating = self.pops[at].conflates();
         let lane = &mut self.lanes[lane_ref];
         let to = lane.end;
         let cursor = lane.cursor_entry(group);
         cursor.busy = true;
         let job = &mut self.pops[at];
-        let wanted = job.batch_left.min(count(start, to));
-        job.batch_left -= wanted;
-        job.partitions_left -= 1;
-        job.pending += 1;
+        let wanted = if conflating { 1 } else { job.batch_left.min(count(start, to)) };
+        job.reserve(wanted);
         let bytes = job.bytes_left();
         let call = Call::ReadRecords { partition: self.lanes[lane_ref].id, from: start, to, bytes, messages: wanted };
         self.ask(call, Pending::ReadClaim { job: at, group, lane: lane_ref, start, wanted });
@@ -432,10 +513,7 @@ impl Shard {
         wanted: u32,
         read: Result<(Vec<Record>, Offset), StoreError>,
     ) {
-        let job = &mut self.pops[at];
-        job.batch_left += wanted;
-        job.partitions_left += 1;
-        job.pending -= 1;
+        self.pops[at].release(wanted);
         if let (Some(lane), Some(_)) = (self.lanes.slab.get_mut(lane_ref), self.queues.groups.get(group)) {
             match read {
                 Ok((records, log_start)) => {
@@ -474,6 +552,13 @@ impl Shard {
         cursor.busy = false;
         let standing = standing(lane, lane.cursor(group), &options, self.now, stamp, self.config.window_batch);
         let job = &self.pops[at];
+        if self.pops[at].conflates() {
+            // It was read for its stamp.
+            return match standing {
+                Standing::Ready { .. } if job.wants() => self.serve_newest(at, group, lane_ref, start),
+                _ => self.free_cursor(lane_ref, group),
+            };
+        }
         let last = records.last().expect("not empty").last();
         let mut end = last.min(start.plus(job.batch_left as i64 - 1));
         let visible = match standing {
@@ -494,7 +579,19 @@ impl Shard {
     }
 
     /// Queues the move that makes a claim.
-    fn claim(&mut self, at: Ref, group: Ref, lane_ref: Ref, start: Offset, end: Offset, records: Vec<Record>) {
+    ///
+    /// `start`, `end`: what is leased; a conflating group is given the last of it only.
+    pub(crate) fn claim(
+        &mut self,
+        at: Ref,
+        group: Ref,
+        lane_ref: Ref,
+        start: Offset,
+        end: Offset,
+        records: Vec<Record>,
+    ) {
+        let conflating = self.pops[at].conflates();
+        let given = if conflating { end } else { start };
         let group_id = self.queues.groups[group].id;
         let lane = &mut self.lanes[lane_ref];
         let options = self.queues.slab[lane.queue].options();
@@ -515,13 +612,13 @@ impl Shard {
             };
             (to, 1, None)
         } else {
-            let more = pop.more || pop.partitions > 1;
+            let more = pop.more || (if conflating { pop.conflating_partitions } else { pop.partitions }) > 1;
             let id = *job.lease.get_or_insert_with(|| lease_id::mint(pop.seed, partition, more));
             let (attempt_start, attempt) = next_attempt(row.attempt_start, row.attempt_count, start);
             let secs = pop.lease_secs.unwrap_or(options.lease_secs);
             let to = CursorTo {
                 committed: row.committed,
-                lease: LeaseTo::Set { id, secs },
+                lease: LeaseTo::Set { id, secs, conflating },
                 batch_end: Some(end),
                 retry_count: row.retry_count,
                 attempt_start: Some(attempt_start),
@@ -529,11 +626,8 @@ impl Shard {
             };
             (to, attempt, Some(id))
         };
-        let n = count(start, end);
-        job.batch_left -= n;
-        job.partitions_left -= 1;
-        job.bytes_taken += bytes_of(&records, start, end);
-        job.pending += 1;
+        job.reserve(count(given, end));
+        job.bytes_taken += bytes_of(&records, given, end);
         let cursor_move = CursorMove {
             partition,
             group: group_id,
@@ -542,7 +636,7 @@ impl Shard {
             to: Some(to),
             dead_letter: None,
         };
-        let claim = Claim { partition, group: group_id, name, start, end, attempt, records };
+        let claim = Claim { partition, group: group_id, name, start: given, end, attempt, records };
         let op = Op::Claim { job: at, claim, lease };
         self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, busy: 0, cursor_move, op });
     }
@@ -650,9 +744,7 @@ impl Shard {
     /// A claim that was not made: its budget is free again.
     pub(crate) fn unclaimed(&mut self, at: Ref, claim: &Claim) {
         let Some(job) = self.pops.get_mut(at) else { return };
-        job.pending -= 1;
-        job.batch_left += count(claim.start, claim.end);
-        job.partitions_left += 1;
+        job.release(count(claim.start, claim.end));
         job.bytes_taken = job.bytes_taken.saturating_sub(bytes_of(&claim.records, claim.start, claim.end));
         if job.claims.is_empty() && job.pending == 0 {
             job.lease = job.pop.lease;

@@ -89,8 +89,12 @@ pub struct Pop {
     pub start: Start,
     /// Messages wanted at most; at least 1.
     pub batch: u32,
-    /// Partitions to claim at most; at least 1.
+    /// Partitions to claim at most.
     pub partitions: u32,
+    /// The same where the group turns out to be conflating. Source: data plane 4.10.
+    pub conflating_partitions: u32,
+    /// What the request says of conflation. The group's record decides; this counts where the pop makes the record.
+    pub conflation: Option<bool>,
     /// Stored bytes (inflated) wanted at most; one message is given however large.
     pub bytes: u64,
     /// Lease length the request names; the queue's otherwise.
@@ -186,6 +190,10 @@ pub struct PopVerdict {
     pub fill_wait_ms: u32,
     /// The store could not be asked; the wire answers 500.
     pub failed: bool,
+    /// Whether the group is conflating; `None`: there is no such queue or partition, so nobody says.
+    pub conflation: Option<bool>,
+    /// This ask registered the group as conflating: other shards may have met it before, and must look again.
+    pub conflation_made: bool,
 }
 
 /// What one pop got of one partition.
@@ -194,7 +202,7 @@ pub struct Claim {
     pub partition: PartitionId,
     pub group: GroupId,
     pub name: Arc<str>,
-    /// First and last offset delivered, inclusive.
+    /// First and last offset delivered, inclusive. Of a conflating group one message, at the end of what is leased.
     pub start: Offset,
     pub end: Offset,
     /// `deliveryAttempt`. Source: data plane 4.8.
@@ -243,6 +251,23 @@ pub struct SetVerdict {
     pub items: Vec<AckOutcome>,
     /// This call ended the lease of the set.
     pub released: bool,
+    /// This call closed a conflating lease.
+    pub conflated: Option<Conflated>,
+}
+
+impl SetVerdict {
+    /// `n` items with one outcome, nothing released.
+    pub(crate) fn all(outcome: AckOutcome, n: usize) -> SetVerdict {
+        SetVerdict { items: vec![outcome; n], released: false, conflated: None }
+    }
+}
+
+/// Messages of a conflating lease that were completed without being delivered. Source: data plane 5.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflated {
+    /// The item of the set that closed the lease.
+    pub item: u32,
+    pub messages: u64,
 }
 
 /// What became of one ack item. Source: data plane 5.3 and 5.5.

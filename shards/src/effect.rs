@@ -139,6 +139,8 @@ pub enum LeaseTo {
     Set {
         id: LeaseId,
         secs: u32,
+        /// Only the message at `batch_end` was delivered; see [`CursorRow::conflating`].
+        conflating: bool,
     },
 }
 
@@ -184,6 +186,9 @@ pub struct CursorRow {
     /// Microseconds the lease has left; 0 or less: over (or none).
     pub lease_left_us: i64,
     pub batch_end: Option<Offset>,
+    /// Of the span up to `batch_end` only the message there was delivered: its key means all of it, on any broker.
+    /// Source: architecture 13, rule 21.
+    pub conflating: bool,
     pub retry_count: u32,
     pub attempt_start: Option<Offset>,
     pub attempt_count: u32,
@@ -217,6 +222,8 @@ pub enum Call {
     /// Records that hold offsets in `from..=to`, ascending, whole rows until `bytes` (inflated) or `messages` are
     /// reached; at least one row when there is one. `Reply::Records`.
     ReadRecords { partition: PartitionId, from: Offset, to: Offset, bytes: u64, messages: u32 },
+    /// The newest record that begins at or below `to` and is not younger than `not_after`. `Reply::Records`, at most one.
+    ReadNewest { partition: PartitionId, to: Offset, not_after: Stamp },
     /// Seal a slice, off the shard's thread, and store its run, whole or not at all. One that is there already is as
     /// good: runs of equal ends are equal. `Reply::Sealed`.
     SealRun { partition: PartitionId, slice: Slice },
@@ -236,8 +243,12 @@ pub enum Contact {
     QueueMode,
     /// A named group on a queue: create the queue, register once, seed every partition.
     Register(Start),
+    /// The same for a pop that asks for conflation, which the record then says.
+    RegisterConflating(Start),
     /// Pinned: create no queue, write no record.
     Pinned,
+    /// Pinned, and asks for conflation: create no queue, but register.
+    PinnedConflating(Start),
 }
 
 #[derive(Debug)]
@@ -320,6 +331,10 @@ pub struct GroupRow {
     pub queue: QueueRow,
     pub group: GroupId,
     pub registered: bool,
+    /// The record says so; it never changes. Source: data plane 4.10.
+    pub conflation: bool,
+    /// The record was made by this call.
+    pub made: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -27,6 +27,7 @@ mod append;
 mod attempt;
 mod calls;
 mod claim;
+mod conflate;
 mod drain;
 mod lane;
 mod moves;

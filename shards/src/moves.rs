@@ -4,7 +4,7 @@
 //!
 //! Holds: a cursor that is `busy` has at most one move waiting or in flight; no verdict without its move.
 
-use crate::command::{AckOutcome, Claim, Record};
+use crate::command::{AckOutcome, Claim, Record, SetVerdict};
 use crate::effect::{CursorMove, CursorOutcome, CursorTo, Effect, LeaseMust, LeaseTo, MoveOutcome, StoreError};
 use crate::ids::{CommitId, GroupId, LeaseId, Micros, Offset, PartitionId};
 use crate::lane::{Memo, Ticket};
@@ -23,8 +23,7 @@ pub(crate) enum Op {
     },
     Ack {
         ticket: Ticket,
-        outcomes: Vec<AckOutcome>,
-        released: bool,
+        verdict: SetVerdict,
     },
     /// `job`: a pop whose claim came to nothing, which goes on afterwards.
     GiveBack {
@@ -156,12 +155,12 @@ impl Shard {
         let QueuedMove { lane, group, op, .. } = queued;
         match op {
             Op::Claim { job, claim, lease } => self.claimed(job, lane, group, claim, lease),
-            Op::Ack { ticket, outcomes, released } => {
+            Op::Ack { ticket, verdict } => {
                 self.free_cursor(lane, group);
                 let accepted =
                     |outcome: &&AckOutcome| matches!(outcome, AckOutcome::Accepted | AckOutcome::DeadLettered);
-                self.count_acked(lane, outcomes.iter().filter(accepted).count() as u64);
-                self.finish_set(ticket, outcomes, released);
+                self.count_acked(lane, verdict.items.iter().filter(accepted).count() as u64);
+                self.finish_set(ticket, verdict);
             }
             Op::GiveBack { job } => self.gave_back(lane, group, job),
         }
@@ -203,9 +202,9 @@ impl Shard {
                 self.free_cursor(lane, group);
                 self.pop_failed(job, &claim);
             }
-            Op::Ack { ticket, outcomes, .. } => {
+            Op::Ack { ticket, verdict } => {
                 self.free_cursor(lane, group);
-                self.finish_set(ticket, vec![AckOutcome::StoreFailed; outcomes.len()], false);
+                self.finish_set(ticket, SetVerdict::all(AckOutcome::StoreFailed, verdict.items.len()));
             }
             Op::GiveBack { job } => self.gave_back(lane, group, job),
         }
@@ -299,8 +298,8 @@ pub(crate) fn apply(row: &mut crate::effect::CursorRow, to: &CursorTo, version: 
     row.attempt_count = to.attempt_count;
     match to.lease {
         LeaseTo::Keep => {}
-        LeaseTo::Clear => row.lease = LeaseId::NONE,
-        LeaseTo::Set { id, .. } => row.lease = id,
+        LeaseTo::Clear => (row.lease, row.conflating) = (LeaseId::NONE, false),
+        LeaseTo::Set { id, conflating, .. } => (row.lease, row.conflating) = (id, conflating),
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Group {
     pub state: GroupState,
     /// Registered, or needs no registration: what a wildcard pop requires before a scan.
     pub registered: bool,
+    /// What its record says of conflation; `None`: it was met by acks only, and pops must ask.
+    pub conflation: Option<bool>,
     /// Lanes that may have something and are not leased, in the order they are served.
     pub ready: VecDeque<Ref>,
     /// Watches of wildcard pops, first come first woken.
@@ -114,6 +116,7 @@ impl Queues {
             id: GroupId(0),
             state: GroupState::Unknown,
             registered: false,
+            conflation: None,
             ready: VecDeque::new(),
             waiters: VecDeque::new(),
             pops: Vec::new(),

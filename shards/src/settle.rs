@@ -62,8 +62,19 @@ pub(crate) struct Resolving {
     /// The range still to be read, inclusive.
     from: Offset,
     to: Offset,
-    below: bool,
+    stage: Stage,
     tries: u8,
+}
+
+/// Where keys are looked for, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The message that a conflating lease delivered.
+    Delivered,
+    /// The ackable span, upwards.
+    Span,
+    /// At and below the cursor, newest first.
+    Below,
 }
 
 impl Shard {
@@ -168,6 +179,7 @@ impl Shard {
                     // Never met, or made again under its name.
                     state.state = GroupState::Unknown;
                     state.registered = false;
+                    state.conflation = None;
                 }
                 state.id = id;
                 if state.state == GroupState::Unknown {
@@ -203,29 +215,57 @@ impl Shard {
                 (false, _) => Some(LeaseMust::Any),
             };
             if let Some(must) = must.filter(|_| !is(Bug::AckWithoutLease)) {
-                let outcomes = vec![AckOutcome::InvalidLease; set.items.len()];
-                return self.move_set(ticket, lane_ref, group, tries, must, outcomes, None, None, false);
+                let refused = SetVerdict::all(AckOutcome::InvalidLease, set.items.len());
+                return self.move_set(ticket, lane_ref, group, tries, must, refused, None, None);
             }
         }
-        let (from, to) = ack::span(&view(&row, cursor.leased(now)), lane.end);
-        let memo = cursor.memo.as_deref().filter(|memo| memo.start <= from && to <= memo.end);
-        let places: Vec<Option<Place>> = set.items.iter().map(|item| place_in(memo, item.key, from, to)).collect();
+        let view = view(&row, cursor.leased(now));
+        let (from, to) = ack::span(&view, lane.end);
+        let memo = cursor.memo.as_deref();
+        let covering = memo.filter(|memo| memo.start <= from && to <= memo.end);
+        let delivered = ack::delivered(&view);
+        let known = delivered.is_none_or(|at| memo.is_some_and(|memo| memo.start <= at && at <= memo.end));
+        let place = |key: Key| {
+            // The message that was delivered comes before an equal key further down.
+            let delivered = delivered.and_then(|at| place_in(memo, key, at, at));
+            delivered.filter(|place| matches!(place, Place::Span(_))).or_else(|| place_in(covering, key, from, to))
+        };
+        let places: Vec<Option<Place>> = match known {
+            true => set.items.iter().map(|item| place(item.key)).collect(),
+            false => vec![None; set.items.len()],
+        };
         if places.iter().all(Option::is_some) {
             return self.rule_set(ticket, lane_ref, group, tries, places);
         }
-        let resolving = Resolving { ticket, lane: lane_ref, group, places, from, to, below: false, tries };
-        if memo.is_some() || from > to {
-            self.resolve_below(resolving);
-        } else {
-            self.read_span(resolving);
+        let mut resolving = Resolving { ticket, lane: lane_ref, group, places, from, to, stage: Stage::Span, tries };
+        match delivered.filter(|_| !known) {
+            Some(at) => {
+                (resolving.stage, resolving.from, resolving.to) = (Stage::Delivered, at, at);
+                self.read_span(resolving);
+            }
+            None if covering.is_some() || from > to => self.resolve_below(resolving),
+            None => self.read_span(resolving),
         }
     }
 
     fn read_span(&mut self, resolving: Resolving) {
-        let Resolving { from, to, below, .. } = resolving;
+        let Resolving { from, to, stage, .. } = resolving;
         let partition = self.lanes[resolving.lane].id;
-        let call = Call::ReadKeys { partition, from, to, since: None, limit: KEYS_PAGE, newest_first: below };
+        let newest_first = stage == Stage::Below;
+        let call = Call::ReadKeys { partition, from, to, since: None, limit: KEYS_PAGE, newest_first };
         self.ask(call, Pending::Resolve(resolving));
+    }
+
+    /// What the delivered message is not is looked for in the rest of its span.
+    fn resolve_span(&mut self, mut resolving: Resolving) {
+        let Some(lane) = self.lanes.slab.get(resolving.lane) else { return self.start_set(resolving.ticket) };
+        let Some(row) = lane.cursor(resolving.group).and_then(|cursor| cursor.row) else {
+            self.free_cursor(resolving.lane, resolving.group);
+            return self.start_set(resolving.ticket);
+        };
+        resolving.stage = Stage::Span;
+        (resolving.from, resolving.to) = ack::span(&view(&row, false), lane.end);
+        self.read_span(resolving);
     }
 
     /// What is not in the span is looked for at and below the cursor, newest first, as far as there is evidence.
@@ -241,7 +281,7 @@ impl Shard {
         if committed == Offset::NONE || resolving.places.iter().all(Option::is_some) {
             return self.resolved(resolving);
         }
-        resolving.below = true;
+        resolving.stage = Stage::Below;
         (resolving.from, resolving.to) = (Offset(0), committed);
         self.read_span(resolving);
     }
@@ -254,25 +294,30 @@ impl Shard {
         let Ok((rows, complete)) = page else {
             let n = resolving.places.len();
             self.free_cursor(resolving.lane, resolving.group);
-            return self.finish_set(resolving.ticket, vec![AckOutcome::StoreFailed; n], false);
+            return self.finish_set(resolving.ticket, SetVerdict::all(AckOutcome::StoreFailed, n));
         };
         let set = &self.acks[resolving.ticket.job].sets[resolving.ticket.set];
         let (from, to) = (resolving.from, resolving.to);
         for (place, item) in resolving.places.iter_mut().zip(&set.items).filter(|(place, _)| place.is_none()) {
             let found = rows.iter().find_map(|row| find_key(row.base, &row.keys, item.key, from, to));
-            *place = found.map(|offset| if resolving.below { Place::Below } else { Place::Span(offset) });
+            *place = found.map(|offset| match resolving.stage {
+                Stage::Below => Place::Below,
+                Stage::Delivered | Stage::Span => Place::Span(offset),
+            });
         }
         let done = resolving.places.iter().all(Option::is_some);
         match (rows.first(), rows.last()) {
-            (Some(first), Some(last)) if !complete && !done => {
-                if resolving.below {
+            _ if done => self.resolved(resolving),
+            _ if resolving.stage == Stage::Delivered => self.resolve_span(resolving),
+            (Some(first), Some(last)) if !complete => {
+                if resolving.stage == Stage::Below {
                     resolving.to = first.base.plus(-1);
                 } else {
                     resolving.from = last.base.plus(last.keys.len() as i64 / 16);
                 }
                 self.read_span(resolving);
             }
-            _ if resolving.below || done => self.resolved(resolving),
+            _ if resolving.stage == Stage::Below => self.resolved(resolving),
             _ => self.resolve_below(resolving),
         }
     }
@@ -295,7 +340,8 @@ impl Shard {
         let fenced = self.acks[ticket.job].lease_of(ticket.set, row.lease).is_some();
         let must = if fenced && !is(Bug::AckWithoutLease) { LeaseMust::Live } else { LeaseMust::Any };
         let Some(at) = ruled.dead_letter else {
-            return self.move_set(ticket, lane_ref, group, tries, must, ruled.outcomes, ruled.to, None, ruled.released);
+            let to = ruled.to;
+            return self.move_set(ticket, lane_ref, group, tries, must, verdict(ruled), to, None);
         };
         if let Some(message) = lane.tail.message(at.offset) {
             return self.dead_letter(ticket, lane_ref, group, tries, ruled, message);
@@ -315,7 +361,7 @@ impl Shard {
         let at = ruled.dead_letter.expect("read for it").offset;
         let Ok(records) = read else {
             self.free_cursor(lane, group);
-            return self.finish_set(ticket, vec![AckOutcome::StoreFailed; ruled.outcomes.len()], false);
+            return self.finish_set(ticket, SetVerdict::all(AckOutcome::StoreFailed, ruled.outcomes.len()));
         };
         if let Some(message) = records.iter().find_map(|record| message_of(record, at)) {
             return self.dead_letter(ticket, lane, group, tries, ruled, message);
@@ -325,10 +371,11 @@ impl Shard {
             AckOutcome::Accepted | AckOutcome::DeadLettered => AckOutcome::DlqRejected,
             other => other,
         };
-        let outcomes = ruled.outcomes.into_iter().map(rejected).collect();
+        let items = ruled.outcomes.into_iter().map(rejected).collect();
         let leased = self.acks[ticket.job].sets[ticket.set].lease.is_some();
         let must = if leased { LeaseMust::Live } else { LeaseMust::Any };
-        self.move_set(ticket, lane, group, tries, must, outcomes, None, None, false);
+        let rejected = SetVerdict { items, released: false, conflated: None };
+        self.move_set(ticket, lane, group, tries, must, rejected, None, None);
     }
 
     fn dead_letter(&mut self, ticket: Ticket, lane: Ref, group: Ref, tries: u8, ruled: Ruled, message: Message) {
@@ -346,7 +393,8 @@ impl Shard {
         };
         let fenced = self.acks[ticket.job].lease_of(ticket.set, LeaseId::NONE).is_some();
         let must = if fenced { LeaseMust::Live } else { LeaseMust::Any };
-        self.move_set(ticket, lane, group, tries, must, ruled.outcomes, ruled.to, Some(letter), ruled.released);
+        let to = ruled.to;
+        self.move_set(ticket, lane, group, tries, must, verdict(ruled), to, Some(letter));
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -357,10 +405,9 @@ impl Shard {
         group: Ref,
         tries: u8,
         lease: LeaseMust,
-        outcomes: Vec<AckOutcome>,
+        verdict: SetVerdict,
         to: Option<crate::effect::CursorTo>,
         dead_letter: Option<DeadLetter>,
-        released: bool,
     ) {
         let version = self.lanes[lane].cursor(group).and_then(|c| c.row).expect("a decided row").version;
         let partition = self.lanes[lane].id;
@@ -369,21 +416,21 @@ impl Shard {
         if let Some(prepares) = &mut self.acks[ticket.job].prepares {
             prepares.moves[ticket.set] = Some(cursor_move);
             self.free_cursor(lane, group);
-            return self.finish_set(ticket, outcomes, released);
+            return self.finish_set(ticket, verdict);
         }
-        let op = Op::Ack { ticket, outcomes, released };
+        let op = Op::Ack { ticket, verdict };
         self.queue_move(QueuedMove { lane, group, tries, busy: 0, cursor_move, op });
     }
 
     fn refuse_set(&mut self, ticket: Ticket, outcome: AckOutcome) {
         let n = self.acks[ticket.job].sets[ticket.set].items.len();
-        self.finish_set(ticket, vec![outcome; n], false);
+        self.finish_set(ticket, SetVerdict::all(outcome, n));
     }
 
-    pub(crate) fn finish_set(&mut self, ticket: Ticket, items: Vec<AckOutcome>, released: bool) {
+    pub(crate) fn finish_set(&mut self, ticket: Ticket, verdict: SetVerdict) {
         let job = &mut self.acks[ticket.job];
         debug_assert!(job.verdicts[ticket.set].is_none(), "one verdict per set");
-        job.verdicts[ticket.set] = Some(SetVerdict { items, released });
+        job.verdicts[ticket.set] = Some(verdict);
         job.left -= 1;
         if job.left == 0 {
             let job = self.acks.remove(ticket.job).expect("a live job");
@@ -396,10 +443,15 @@ impl Shard {
     }
 }
 
+fn verdict(ruled: Ruled) -> SetVerdict {
+    SetVerdict { items: ruled.outcomes, released: ruled.released, conflated: ruled.conflated }
+}
+
 fn view(row: &CursorRow, has_lease: bool) -> CursorView {
     CursorView {
         committed: row.committed,
         batch_end: row.batch_end,
+        conflating: row.conflating,
         retry_count: row.retry_count,
         attempt_start: row.attempt_start,
         attempt_count: row.attempt_count,

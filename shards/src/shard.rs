@@ -526,6 +526,7 @@ impl Shard {
             state.epoch += 1;
             state.seeding = 0;
             state.registered = false;
+            state.conflation = None;
             for pop in std::mem::take(&mut state.pops) {
                 self.run_pop(pop);
             }
@@ -570,7 +571,7 @@ impl Shard {
     }
 
     /// A queue nobody waits for and of which nothing is known takes no memory.
-    fn forget_empty_queue(&mut self, queue: Ref) {
+    pub(crate) fn forget_empty_queue(&mut self, queue: Ref) {
         let Some(state) = self.queues.slab.get(queue) else { return };
         if state.row.is_some() {
             return;

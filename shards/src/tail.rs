@@ -120,6 +120,14 @@ impl Tail {
         Some(to)
     }
 
+    /// The newest record of a log that ends at `end` which is not younger than `not_after`; `None` when it is not here.
+    pub fn newest(&self, not_after: Stamp, end: Offset) -> Option<&Record> {
+        let at = self.records.partition_point(|record| record.created_at <= not_after).checked_sub(1)?;
+        // Beyond the last record here there may be more of the same age.
+        let whole = at + 1 < self.records.len() || self.end() == Some(end);
+        whole.then(|| &self.records[at])
+    }
+
     /// `createdAt` of one message.
     pub fn created_at(&self, offset: Offset) -> Option<Stamp> {
         Some(self.records[self.position(offset)?].created_at)

@@ -40,6 +40,11 @@ pub fn visible_end(
         .last()
 }
 
+/// The youngest stamp that is visible under a delay. Source: data plane 4.10, the newest visible message.
+pub fn newest_visible(now: Stamp, delay_secs: u32) -> Stamp {
+    if delay_secs == 0 { Stamp(i64::MAX) } else { Stamp(now.0.saturating_sub(i64::from(delay_secs) * 1_000_000)) }
+}
+
 /// `secs` after `at`.
 fn after(at: Stamp, secs: u32) -> Stamp {
     Stamp(at.0.saturating_add(i64::from(secs) * 1_000_000))
@@ -84,6 +89,19 @@ mod tests {
         held(4 * SEC, 3, 5, 1, Some(5 * SEC));
         held(2 * SEC, 3, 5, 100, Some(3 * SEC)); // The window is over, the delay is not.
         held(5 * SEC, 3, 5, 1, None);
+    }
+
+    #[test]
+    fn the_newest_visible_stamp_agrees_with_the_end_of_a_claim() {
+        let at = |us: i64| Stamp(1000 * SEC + us);
+        for delay in [0, 1, 5] {
+            for age in [-1, 0, 1, SEC - 1, SEC, SEC + 1, 5 * SEC - 1, 5 * SEC] {
+                let created = at(-age);
+                let end = visible_end(at(0), delay, [(Offset(7), created)].into_iter(), Offset(7));
+                assert_eq!(created <= newest_visible(at(0), delay), end.is_some(), "{delay} {age}");
+            }
+        }
+        assert_eq!(newest_visible(Stamp(i64::MIN), u32::MAX), Stamp(i64::MIN));
     }
 
     #[test]

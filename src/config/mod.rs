@@ -5,6 +5,7 @@
 //! Read once, before anything listens; a change needs a restart. The rows are in [`settings`], the text about them
 //! (boot lines, `docs/settings.md`) in [`report`].
 
+pub mod auth;
 pub mod postgres;
 pub mod read;
 pub mod report;
@@ -14,12 +15,14 @@ mod tests;
 
 pub use postgres::Postgres;
 
+use crate::cipher::Key;
 use crate::telemetry::log::Level;
 use queen_shards::command::Start;
 use read::Reader;
 use settings::{Force, Kind};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A person at a terminal gets the first screen, trouble, and a word at the end, unless they ask for more.
@@ -42,6 +45,8 @@ pub struct Config {
     pub bind_addr: String,
     pub port: u16,
     pub max_body_bytes: usize,
+    /// PEM files of certificate and key; `None`: connections are not secured.
+    pub tls: Option<(PathBuf, PathBuf)>,
     pub max_inflated_bytes: usize,
     pub apply_schema: bool,
     /// 0: the broker chooses.
@@ -55,6 +60,16 @@ pub struct Config {
     pub db_pool_size: usize,
     pub push_commit_timeout: Duration,
     pub stmt_timeout: Duration,
+    // Authentication.
+    /// `None`: everybody may do everything.
+    pub jwt: Option<Arc<auth::Jwt>>,
+    /// Requests name their tenant.
+    pub tenancy: bool,
+    pub encryption: Key,
+    /// QUEEN_ENCRYPTION_REQUIRED: the key is usable, and a queue nothing is known of is encrypted.
+    pub encryption_required: bool,
+    /// How often what another broker may have changed is read again.
+    pub cache_refresh: Duration,
     // Engine.
     pub zstd_level: i32,
     /// All shards together.
@@ -72,8 +87,10 @@ pub struct Config {
     pub spool_events_per_file: u64,
     /// This broker, among those of its database: a UUID that its spool directory keeps.
     pub broker_id: String,
-    /// How often flags that brokers share are read again.
-    pub cache_refresh: Duration,
+    /// Pops that ask for it get chosen what they leave open.
+    pub autopilot: bool,
+    /// Messages that it chooses.
+    pub autopilot_batch: u32,
     // Jobs.
     pub stats_interval: Duration,
     pub retention_interval: Duration,
@@ -133,9 +150,11 @@ impl Config {
         let r = &mut reader;
         let ms = |n: i64| Duration::from_millis(n as u64);
 
+        let jwt = auth::read(r).map(Arc::new);
         let auth = r.bool("JWT_ENABLED");
         let bind_addr = bind_addr(r, auth);
         let port = port(r);
+        let encryption = encryption(r);
         let max_body_bytes = r.int("QUEEN_MAX_BODY_BYTES") as usize;
         let max_inflated_bytes = match r.int("QUEEN_MAX_INFLATED_BYTES") as usize {
             0 => max_body_bytes,
@@ -149,6 +168,7 @@ impl Config {
             bind_addr,
             port,
             max_body_bytes,
+            tls: tls(r),
             max_inflated_bytes,
             apply_schema: r.bool("QUEEN_APPLY_SCHEMA"),
             shards: r.int("QUEEN_SHARDS") as usize,
@@ -159,6 +179,11 @@ impl Config {
             db_pool_size: r.int("DB_POOL_SIZE") as usize,
             push_commit_timeout: ms(r.int("QUEEN_PUSH_COMMIT_TIMEOUT_MS")),
             stmt_timeout: ms(r.int("QUEEN_STMT_TIMEOUT_MS")),
+            jwt,
+            tenancy: tenancy(r),
+            encryption,
+            encryption_required: r.bool("QUEEN_ENCRYPTION_REQUIRED"),
+            cache_refresh: ms(r.int("QUEEN_CACHE_REFRESH_INTERVAL_MS")),
             zstd_level: r.int("QUEEN_V2_ZSTD_LEVEL") as i32,
             dedup_cache_bytes: (r.int("QUEEN_DEDUP_CACHE_MB") as u64) << 20,
             window_batch: r.int("QUEEN_HOTLIST_WINDOW_BATCH") as u32,
@@ -171,7 +196,8 @@ impl Config {
             spool_bytes_max: r.int("FILE_BUFFER_MAX_BYTES") as u64,
             spool_events_per_file: r.int("FILE_BUFFER_EVENTS_PER_FILE") as u64,
             broker_id: uuid::Uuid::new_v4().hyphenated().to_string(),
-            cache_refresh: ms(r.int("QUEEN_CACHE_REFRESH_INTERVAL_MS")),
+            autopilot: autopilot(r),
+            autopilot_batch: r.int("QUEEN_POP_AUTOPILOT_BATCH") as u32,
             stats_interval: ms(r.int("STATS_INTERVAL_MS")),
             retention_interval: ms(r.int("RETENTION_INTERVAL")),
             retention_batch_size: r.int("RETENTION_BATCH_SIZE") as u32,
@@ -189,15 +215,13 @@ impl Config {
         };
         let config = Config { spool_dir: spool_dir(r, &config.data_dir, embedded), ..config };
         r.holds("DEFAULT_TIMEOUT", config.pop_timeout.as_millis());
-        refuse_unbuilt(r, auth);
         for setting in settings::rows().filter(|s| s.force != Force::Live) {
             r.check(setting);
         }
-        autopilot(r);
         if !reader.fatal.is_empty() {
             return Err(reader.fatal);
         }
-        Ok(Config { boot_lines: report::boot_lines(&reader, vars, embedded, auth), ..config })
+        Ok(Config { boot_lines: report::boot_lines(&reader, vars, embedded, auth, encryption), ..config })
     }
 
     /// The listener's address, IPv6 in brackets.
@@ -224,8 +248,48 @@ fn bind_addr(r: &mut Reader, auth: bool) -> String {
     } else if bare.contains(':') && bare.parse::<std::net::Ipv6Addr>().is_err() {
         r.fatal.push(format!("QUEEN_BIND_ADDR=\"{text}\" carries a port (set PORT for that)"));
     }
+    if !auth && !is_loopback(bare) {
+        r.warn(
+            "boot",
+            format!("authentication is off and {bare} is not loopback: whoever reaches the port may do everything"),
+        );
+    }
     r.holds("QUEEN_BIND_ADDR", bare);
     bare.to_owned()
+}
+
+/// Whether only this machine can reach an address. A name other than `localhost` may be anything.
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
+/// Source: operations 3.1; reliability 0, decision 1.
+fn encryption(r: &mut Reader) -> Key {
+    let key = Key::of(&r.text("QUEEN_ENCRYPTION_KEY"));
+    let required = r.bool("QUEEN_ENCRYPTION_REQUIRED");
+    let why = match key {
+        Key::Usable(_) => None,
+        Key::Unset => Some("QUEEN_ENCRYPTION_KEY is not set"),
+        Key::Malformed(why) => Some(why),
+    };
+    match (required, why) {
+        (true, Some(why)) => {
+            r.fatal.push(format!("QUEEN_ENCRYPTION_REQUIRED is on, but there is no usable key: {why}"))
+        }
+        (false, Some(why)) if key != Key::Unset => r.warn("encryption", format!("{why}; encryption DISABLED")),
+        _ => {}
+    }
+    key
+}
+
+/// Source: operations 1.2, row 3.
+fn tenancy(r: &mut Reader) -> bool {
+    let (on, trusted) = (r.bool("QUEEN_TENANCY_HEADER"), r.bool("QUEEN_KV_TRUSTED_PROXY"));
+    if on && !trusted {
+        let text = "QUEEN_TENANCY_HEADER is on without QUEEN_KV_TRUSTED_PROXY: any client could name any tenant";
+        r.fatal.push(text.into());
+    }
+    on
 }
 
 fn port(r: &mut Reader) -> u16 {
@@ -234,6 +298,15 @@ fn port(r: &mut Reader) -> u16 {
         r.fatal.push(format!("PORT=\"{text}\" is not a port (expected 0 to 65535)"));
         0
     })
+}
+
+/// Source: operations 2.7.
+fn tls(r: &mut Reader) -> Option<(PathBuf, PathBuf)> {
+    let (cert, key) = (r.text("QUEEN_TLS_CERT"), r.text("QUEEN_TLS_KEY"));
+    if cert.is_empty() != key.is_empty() {
+        r.fatal.push("QUEEN_TLS_CERT and QUEEN_TLS_KEY belong together: one of them is not set".into());
+    }
+    (!cert.is_empty() && !key.is_empty()).then(|| (cert.into(), key.into()))
 }
 
 fn driver(r: &mut Reader) -> Driver {
@@ -303,35 +376,18 @@ fn log_filter(r: &mut Reader) -> String {
     if filter.is_empty() { level } else { filter }
 }
 
-/// Settings that would make the broker promise what this version cannot do.
-fn refuse_unbuilt(r: &mut Reader, auth: bool) {
-    if auth {
-        r.fatal.push("JWT_ENABLED is on, but this version has no authentication yet: it will not serve unprotected what you meant to protect".into());
-    }
-    if r.bool("QUEEN_TENANCY_HEADER") {
-        let trusted = r.bool("QUEEN_KV_TRUSTED_PROXY");
-        r.fatal.push(match trusted {
-            false => "QUEEN_TENANCY_HEADER is on without QUEEN_KV_TRUSTED_PROXY: any client could name any tenant".into(),
-            true => "QUEEN_TENANCY_HEADER is on, but this version has no tenants yet: all of them would share one set of queues".into(),
-        });
-    }
-    if r.bool("QUEEN_ENCRYPTION_REQUIRED") {
-        r.fatal.push("QUEEN_ENCRYPTION_REQUIRED is on, but this version cannot encrypt yet".into());
-    }
-    if r.bool("PG_USE_SSL") {
-        r.fatal.push("PG_USE_SSL is on, but this version cannot speak TLS to PostgreSQL yet".into());
-    }
-    if let Some(why) = r.filled("PG_SSL_ROOT_CERT").and_then(postgres::pem_error) {
-        r.fatal.push(format!("PG_SSL_ROOT_CERT is not valid PEM certificate material: {why}"));
-    }
-}
-
-/// The mode of the autopilot is strict text. Source: operations 1.1.4.
-fn autopilot(r: &mut Reader) {
+/// The mode of the autopilot is strict text; `shadow` computes, applies nothing and says nothing, so nothing is computed.
+/// Source: operations 1.1.4; state plane 6.2.
+fn autopilot(r: &mut Reader) -> bool {
     let text = r.text("QUEEN_POP_AUTOPILOT");
-    let mode = text.trim();
-    if !mode.is_empty() && mode != "shadow" && read::parse_bool(mode).is_none() {
-        r.fatal.push(format!("QUEEN_POP_AUTOPILOT=\"{text}\" is not a mode (expected on, shadow, off or a boolean)"));
+    match text.trim() {
+        "" => true,
+        "shadow" => false,
+        mode => read::parse_bool(mode).unwrap_or_else(|| {
+            let why = "is not a mode (expected on, shadow, off or a boolean)";
+            r.fatal.push(format!("QUEEN_POP_AUTOPILOT=\"{text}\" {why}"));
+            false
+        }),
     }
 }
 

@@ -13,8 +13,29 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 pub enum Postgres {
     /// A private cluster under the data directory.
     Embedded,
-    /// A server of the operator's. Keepalives, the application name and `sslmode=disable` are set already.
-    Server(Box<tokio_postgres::Config>),
+    /// A server of the operator's, and which certificates it may show; `None`: no TLS. Keepalives, the application name
+    /// and `sslmode=disable` are set already.
+    Server(Box<tokio_postgres::Config>, Option<Trust>),
+}
+
+/// Which certificates of PostgreSQL are good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    PublicRoots,
+    /// PEM text of one or more CAs.
+    Ca(String),
+    Anything,
+}
+
+impl Trust {
+    /// As the boot line has it.
+    fn name(&self) -> &'static str {
+        match self {
+            Trust::PublicRoots => "webpki-roots",
+            Trust::Ca(_) => "supplied-ca",
+            Trust::Anything => "accept-any",
+        }
+    }
 }
 
 /// Names of which one non-empty value means "my own PostgreSQL".
@@ -37,7 +58,10 @@ pub fn read(reader: &mut Reader) -> Postgres {
     let named = reader.filled("PG_DATABASE").or(reader.filled("PG_DB"));
     let database = named.unwrap_or(default_text("PG_DATABASE")).to_owned();
     reader.holds("PG_DATABASE", &database);
+    let ssl = reader.bool("PG_USE_SSL");
+    let trust = trust(reader);
     if embedded {
+        hold_trust(reader, None);
         return Postgres::Embedded;
     }
     let url = match reader.filled("DATABASE_URL") {
@@ -51,11 +75,15 @@ pub fn read(reader: &mut Reader) -> Postgres {
             }
         },
     };
-    if url.get_ssl_mode() == SslMode::Require || url.get_channel_binding() == ChannelBinding::Require {
-        reader.fatal.push(
-            "DATABASE_URL asks for TLS, which this version cannot speak to PostgreSQL; use sslmode=disable on a trusted network or a socket".into(),
-        );
+    if url.get_channel_binding() == ChannelBinding::Require {
+        reader.fatal.push("DATABASE_URL asks for channel binding, which is not supported".into());
     }
+    let trust = trust.filter(|_| ssl || url.get_ssl_mode() == SslMode::Require);
+    if trust == Some(Trust::Anything) {
+        let text = "PG_SSL_REJECT_UNAUTHORIZED is false: whoever answers as PostgreSQL is believed";
+        reader.warn("boot", text);
+    }
+    hold_trust(reader, trust.as_ref());
     let from_url = reader.filled("DATABASE_URL").is_some();
     let wins = |name: &str| if from_url { reader.filled(name).is_some() } else { true };
 
@@ -119,7 +147,34 @@ pub fn read(reader: &mut Reader) -> Postgres {
     reader.holds("PG_DATABASE", shown.2);
     let password = target.get_password().map(|p| String::from_utf8_lossy(p).into_owned()).unwrap_or_default();
     reader.holds("PG_PASSWORD", super::read::masked(&password));
-    Postgres::Server(Box::new(target))
+    Postgres::Server(Box::new(target), trust)
+}
+
+/// Whom to trust once TLS is asked for. A supplied CA is checked in any case. Source: operations 1.2, row 6; 1.3.
+fn trust(reader: &mut Reader) -> Option<Trust> {
+    let verifies = reader.bool("PG_SSL_REJECT_UNAUTHORIZED");
+    let pem = reader.text("PG_SSL_ROOT_CERT");
+    reader.holds("PG_SSL_ROOT_CERT", super::read::masked(&pem));
+    if pem.is_empty() {
+        return Some(if verifies { Trust::PublicRoots } else { Trust::Anything });
+    }
+    if let Err(why) = crate::tls::roots(&pem) {
+        reader.fatal.push(format!("PG_SSL_ROOT_CERT is not valid PEM certificate material: {why}"));
+        return None;
+    }
+    if !verifies {
+        reader.warn(
+            "boot",
+            "PG_SSL_ROOT_CERT is set, so PG_SSL_REJECT_UNAUTHORIZED=false is ignored: certificates are verified",
+        );
+    }
+    Some(Trust::Ca(pem))
+}
+
+/// For the boot line. Source: operations 1.3.
+fn hold_trust(reader: &mut Reader, trust: Option<&Trust>) {
+    reader.holds("ssl_trust", trust.map_or("plaintext", Trust::name));
+    reader.holds("ssl_verified", trust.is_some_and(|trust| *trust != Trust::Anything));
 }
 
 /// The hosts of a target as an operator knows them, without credentials.
@@ -158,7 +213,7 @@ fn why_not(error: &tokio_postgres::Error) -> String {
     ];
     let text = std::error::Error::source(error).map(|s| s.to_string()).unwrap_or_default();
     if text == "invalid value for option `sslmode`" {
-        return "sslmode must be disable or prefer (this version cannot verify certificates)".into();
+        return "sslmode must be disable, prefer or require (certificates are verified unless PG_SSL_REJECT_UNAUTHORIZED is false)".into();
     }
     match text.strip_prefix("unknown option `").and_then(|t| t.strip_suffix('`')) {
         Some(name) if KNOWN.contains(&name) => format!("option {name} is not supported"),
@@ -168,35 +223,4 @@ fn why_not(error: &tokio_postgres::Error) -> String {
         None if text.starts_with("invalid value for option") => text,
         None => "expected postgresql://user:password@host:port/database or key=value text".into(),
     }
-}
-
-/// Why a PEM text is no certificate. Only its frame is checked: base64 of something DER-shaped between the markers.
-/// Source: operations 1.2, row 6.
-pub fn pem_error(text: &str) -> Option<&'static str> {
-    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-    const END: &str = "-----END CERTIFICATE-----";
-    let text = text.replace("\\n", "\n");
-    let mut rest = text.as_str();
-    let mut found = 0;
-    while let Some(at) = rest.find(BEGIN) {
-        let inner = &rest[at + BEGIN.len()..];
-        let Some(end) = inner.find(END) else { return Some("a certificate has no END line") };
-        let body: Vec<u8> = inner[..end].bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-        let letters = body.iter().rev().skip_while(|b| **b == b'=').count();
-        let base64 = |b: &u8| b.is_ascii_alphanumeric() || *b == b'+' || *b == b'/';
-        if letters == 0
-            || !body.len().is_multiple_of(4)
-            || body.len() - letters > 2
-            || !body[..letters].iter().all(base64)
-        {
-            return Some("a certificate is not base64");
-        }
-        // A DER sequence begins with 0x30, so its base64 begins with M.
-        if body[0] != b'M' {
-            return Some("a certificate is not DER");
-        }
-        found += 1;
-        rest = &inner[end + END.len()..];
-    }
-    (found == 0).then_some("no certificate in it")
 }

@@ -15,11 +15,13 @@ pub struct Reader<'a> {
     pub fatal: Vec<String>,
     /// Numbers that did not parse.
     pub unread: Vec<String>,
+    /// Target and text of what is said at every boot.
+    pub warnings: Vec<(&'static str, String)>,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(vars: &'a BTreeMap<String, String>) -> Reader<'a> {
-        Reader { vars, in_force: HashMap::new(), fatal: Vec::new(), unread: Vec::new() }
+        Reader { vars, in_force: HashMap::new(), fatal: Vec::new(), unread: Vec::new(), warnings: Vec::new() }
     }
 
     /// The text of a variable, present or not; no row needed.
@@ -30,6 +32,11 @@ impl<'a> Reader<'a> {
     /// The text of a variable unless it is unset or empty.
     pub fn filled(&self, name: &str) -> Option<&'a str> {
         self.raw(name).filter(|text| !text.is_empty())
+    }
+
+    /// Says so at every boot, as a warning.
+    pub fn warn(&mut self, target: &'static str, text: impl Into<String>) {
+        self.warnings.push((target, text.into()));
     }
 
     /// Notes what is in force where that is not simply the text that was read.

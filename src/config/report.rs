@@ -5,12 +5,19 @@
 use super::read::{Reader, parse_bool};
 use super::settings::{Force, GROUPS, Kind, OBSOLETE, Setting, TOLERATED, fits, rows};
 use super::{BootLine, is_secret};
+use crate::cipher::Key;
 use crate::telemetry::log::Level;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// One line per subsystem with the values in force, then what was ignored and what that means.
-pub fn boot_lines(reader: &Reader, vars: &BTreeMap<String, String>, embedded: bool, auth: bool) -> Vec<BootLine> {
+pub fn boot_lines(
+    reader: &Reader,
+    vars: &BTreeMap<String, String>,
+    embedded: bool,
+    auth: bool,
+    encryption: Key,
+) -> Vec<BootLine> {
     let set = |name: &str| vars.get(name).is_some_and(|v| !v.trim().is_empty());
     let mut lines = Vec::new();
     let mut say = |level, target, message: String, fields| lines.push(BootLine { level, target, message, fields });
@@ -19,8 +26,9 @@ pub fn boot_lines(reader: &Reader, vars: &BTreeMap<String, String>, embedded: bo
         let mut fields = Vec::new();
         if group.name == "postgres" {
             fields.push(("postgres".to_owned(), if embedded { "embedded" } else { "server" }.to_owned()));
-            fields.push(("ssl_trust".to_owned(), "plaintext".to_owned()));
-            fields.push(("ssl_verified".to_owned(), "false".to_owned()));
+            for name in ["ssl_trust", "ssl_verified"] {
+                fields.push((name.to_owned(), reader.in_force.get(name).cloned().unwrap_or_default()));
+            }
         }
         for row in group.rows.iter().filter(|row| shown(row, embedded)) {
             if let Some(value) = reader.in_force.get(row.name) {
@@ -61,16 +69,16 @@ pub fn boot_lines(reader: &Reader, vars: &BTreeMap<String, String>, embedded: bo
         let text = "peers are configured, but this version sends no hints between brokers: run one broker per database";
         say(Level::Warn, "mesh", text.to_owned(), vec![]);
     }
-    if let Some(text) = key_warning(vars.get("QUEEN_ENCRYPTION_KEY").map_or("", String::as_str)) {
-        say(Level::Warn, "encryption", text.to_owned(), vec![]);
+    for (target, text) in &reader.warnings {
+        say(Level::Warn, target, text.clone(), vec![]);
     }
-    if !auth {
-        let text = match set("QUEEN_BIND_ADDR") {
-            true => "authentication is off: whoever reaches the port may do everything",
-            false => {
-                "authentication is off, so only this machine may connect; QUEEN_BIND_ADDR=0.0.0.0 opens the port to others"
-            }
-        };
+    if matches!(encryption, Key::Usable(_)) {
+        let text = "encryption service initialized (AES-256-GCM)";
+        say(Level::Info, "encryption", text.to_owned(), vec![]);
+    }
+    if !auth && !set("QUEEN_BIND_ADDR") {
+        let text =
+            "authentication is off, so only this machine may connect; QUEEN_BIND_ADDR=0.0.0.0 opens the port to others";
         say(Level::Info, "boot", text.to_owned(), vec![]);
     }
     lines
@@ -91,25 +99,12 @@ fn harmless(name: &str, vars: &BTreeMap<String, String>) -> bool {
     let text = vars.get(name).map_or("", |v| v.trim());
     match rows().find(|row| row.name == name).map(|row| row.kind) {
         Some(Kind::Bool(_)) => parse_bool(text) == Some(false),
-        _ => matches!(name, "QUEEN_MESH_PEERS" | "QUEEN_UDP_PEERS" | "QUEEN_ENCRYPTION_KEY"), // said in words
+        _ => matches!(name, "QUEEN_MESH_PEERS" | "QUEEN_UDP_PEERS"), // said in words
     }
 }
 
 fn obsolete(name: &str) -> bool {
     OBSOLETE.iter().any(|p| fits(p, name)) && !rows().any(|row| row.name == name)
-}
-
-/// Source: operations 3.1. Without the cipher a good key is no better than a bad one, and must not look so.
-fn key_warning(key: &str) -> Option<&'static str> {
-    if key.is_empty() {
-        None
-    } else if key.chars().count() != 64 {
-        Some("QUEEN_ENCRYPTION_KEY must be 64 hex chars; encryption DISABLED")
-    } else if !key.bytes().all(|b| b.is_ascii_hexdigit()) {
-        Some("QUEEN_ENCRYPTION_KEY is not valid hex; encryption DISABLED")
-    } else {
-        Some("QUEEN_ENCRYPTION_KEY is set, but this version cannot encrypt yet; encryption DISABLED")
-    }
 }
 
 /// The text of `docs/settings.md`.

@@ -21,7 +21,7 @@ fn fatal(vars: &[(&str, &str)], want: &str) {
 
 fn server(config: &Config) -> &tokio_postgres::Config {
     match &config.postgres {
-        Postgres::Server(target) => target,
+        Postgres::Server(target, _) => target,
         Postgres::Embedded => panic!("embedded"),
     }
 }
@@ -72,6 +72,15 @@ fn strict_numbers_are_fatal() {
         fatal(&[(name, text)], name);
     }
     ok(&[("QUEEN_POP_AUTOPILOT", "shadow"), ("QUEEN_RETENTION_SAFETY_WALK_MS", "0")]);
+}
+
+#[test]
+fn the_autopilot_is_on_unless_told_otherwise() {
+    let mode = |text: &str| ok(&[("QUEEN_POP_AUTOPILOT", text)]).autopilot;
+    assert!(ok(&[]).autopilot && mode("on") && mode("true") && mode(""));
+    assert!(!mode("off") && !mode("0") && !mode("shadow"));
+    assert_eq!((ok(&[]).autopilot_batch, ok(&[("QUEEN_POP_AUTOPILOT_BATCH", "7")]).autopilot_batch), (100, 7));
+    fatal(&[("QUEEN_POP_AUTOPILOT_BATCH", "10001")], "QUEEN_POP_AUTOPILOT_BATCH");
 }
 
 #[test]
@@ -149,7 +158,7 @@ fn a_bad_url_is_fatal_and_its_password_stays_unsaid() {
     for (url, want) in [
         ("postgres://u:p@h/db?hunter2=x", "percent-encoded"),
         ("mysql://u:hunter2@h/db", "expected postgresql://"),
-        ("postgres://u:hunter2@h/db?sslmode=require", "asks for TLS"),
+        ("postgres://u:hunter2@h/db?channel_binding=require", "channel binding"),
         ("postgres://u:hunter2@h/db?sslmode=verify-full", "sslmode must be"),
         ("postgres://u:hunter2@h/db?sslrootcert=/x", "option sslrootcert is not supported"),
         ("postgres://u:hunter2@h:port/db", "port"),
@@ -161,12 +170,78 @@ fn a_bad_url_is_fatal_and_its_password_stays_unsaid() {
 }
 
 #[test]
-fn what_is_not_built_is_refused_where_ignoring_it_would_lie() {
-    fatal(&[("JWT_ENABLED", "1")], "no authentication yet");
+fn tls_to_postgresql_is_all_or_nothing() {
+    let ca = include_str!("../../tests/keys/ca.pem");
+    let trust = |vars: &[(&str, &str)]| {
+        let config = ok(vars);
+        let Postgres::Server(_, trust) = &config.postgres else { panic!("no server") };
+        let line = config.boot_lines.iter().find(|l| l.message == "config: postgres").expect("its line");
+        let field = |name: &str| line.fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()).expect("a field");
+        let warnings =
+            config.boot_lines.iter().filter(|l| l.level == Level::Warn && l.message.contains("PG_SSL")).count();
+        (trust.clone(), field("ssl_trust"), field("ssl_verified"), warnings)
+    };
+    let (h, on, no) = (("PG_HOST", "h"), ("PG_USE_SSL", "true"), ("PG_SSL_REJECT_UNAUTHORIZED", "false"));
+    let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    let want = |trust, (name, verified): (String, String), warnings| (trust, name, verified, warnings);
+    assert_eq!(trust(&[h]), want(None, text("plaintext", "false"), 0));
+    assert_eq!(
+        trust(&[h, ("DATABASE_URL", "postgres://h/d?sslmode=prefer")]),
+        want(None, text("plaintext", "false"), 0)
+    );
+    assert_eq!(trust(&[h, on]), want(Some(postgres::Trust::PublicRoots), text("webpki-roots", "true"), 0));
+    let required = ("DATABASE_URL", "postgres://h/d?sslmode=require");
+    assert_eq!(trust(&[required]), want(Some(postgres::Trust::PublicRoots), text("webpki-roots", "true"), 0));
+    assert_eq!(trust(&[h, on, no]), want(Some(postgres::Trust::Anything), text("accept-any", "false"), 1));
+    let supplied = Some(postgres::Trust::Ca(ca.into()));
+    assert_eq!(trust(&[h, on, ("PG_SSL_ROOT_CERT", ca)]), want(supplied.clone(), text("supplied-ca", "true"), 0));
+    assert_eq!(trust(&[h, on, no, ("PG_SSL_ROOT_CERT", ca)]), want(supplied, text("supplied-ca", "true"), 1));
+}
+
+#[test]
+fn certificate_and_key_belong_together() {
+    assert!(ok(&[("QUEEN_TLS_CERT", "a"), ("QUEEN_TLS_KEY", "b")]).tls.is_some());
+    fatal(&[("QUEEN_TLS_CERT", "a")], "belong together");
+    fatal(&[("QUEEN_TLS_KEY", "a")], "belong together");
+}
+
+#[test]
+fn authentication_needs_a_key_that_fits_its_algorithm() {
+    fatal(&[("JWT_ENABLED", "1")], "JWT_ALGORITHM=HS256 needs JWT_SECRET, JWT_PUBLIC_KEY or JWT_JWKS_URL");
+    fatal(
+        &[("JWT_ENABLED", "1"), ("JWT_ALGORITHM", "EdDSA"), ("JWT_SECRET", "x")],
+        "needs JWT_PUBLIC_KEY or JWT_JWKS_URL",
+    );
+    fatal(&[("JWT_ENABLED", "1"), ("JWT_ALGORITHM", "PS256"), ("JWT_SECRET", "x")], "is not an algorithm");
+    let jwt = |vars: &[(&str, &str)]| ok(vars).jwt.expect("it is on");
+    assert_eq!(jwt(&[("JWT_ENABLED", "1"), ("JWT_SECRET", "x")]).algorithms.len(), 1);
+    assert_eq!(jwt(&[("JWT_ENABLED", "1"), ("JWT_ALGORITHM", "RS256"), ("JWT_JWKS_URL", "x")]).algorithms.len(), 3);
+    assert_eq!(jwt(&[("JWT_ENABLED", "1"), ("JWT_ALGORITHM", "auto"), ("JWT_SECRET", "x")]).algorithms.len(), 7);
+    assert!(jwt(&[("JWT_ENABLED", "1"), ("JWT_SECRET", "x"), ("JWT_SKIP_PATHS", "")]).skip_paths.is_empty());
+    assert!(ok(&[("JWT_ALGORITHM", "nonsense")]).jwt.is_none(), "nothing is judged while it is off");
+}
+
+#[test]
+fn a_tenant_header_needs_a_proxy_that_guards_it() {
     fatal(&[("QUEEN_TENANCY_HEADER", "on")], "without QUEEN_KV_TRUSTED_PROXY");
-    fatal(&[("QUEEN_TENANCY_HEADER", "on"), ("QUEEN_KV_TRUSTED_PROXY", "on")], "no tenants yet");
-    fatal(&[("QUEEN_ENCRYPTION_REQUIRED", "yes")], "cannot encrypt yet");
-    fatal(&[("PG_USE_SSL", "true")], "TLS");
+    assert!(ok(&[("QUEEN_TENANCY_HEADER", "on"), ("QUEEN_KV_TRUSTED_PROXY", "on")]).tenancy);
+    assert!(!ok(&[("QUEEN_KV_TRUSTED_PROXY", "on")]).tenancy);
+}
+
+#[test]
+fn an_open_port_without_authentication_is_one_warning_at_each_boot() {
+    let warned = |vars: &[(&str, &str)]| {
+        let lines = ok(vars).boot_lines;
+        lines.iter().filter(|l| l.level == Level::Warn && l.message.contains("whoever reaches the port")).count()
+    };
+    for open in ["0.0.0.0", "10.0.0.1", "::", "[::]", "broker.example"] {
+        assert_eq!(warned(&[("QUEEN_BIND_ADDR", open)]), 1, "{open}");
+        assert_eq!(warned(&[("QUEEN_BIND_ADDR", open), ("JWT_ENABLED", "1"), ("JWT_SECRET", "x")]), 0, "{open}");
+    }
+    for closed in ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "::ffff:127.0.0.1"] {
+        assert_eq!(warned(&[("QUEEN_BIND_ADDR", closed)]), 0, "{closed}");
+    }
+    assert_eq!(warned(&[]), 0);
 }
 
 #[test]
@@ -176,7 +251,7 @@ fn a_root_certificate_is_checked_even_without_tls() {
     {
         fatal(&[("PG_SSL_ROOT_CERT", bad)], "not valid PEM");
     }
-    ok(&[("PG_SSL_ROOT_CERT", "-----BEGIN CERTIFICATE-----\\nMIIB\\nAA==\\n-----END CERTIFICATE-----\\n")]);
+    ok(&[("PG_SSL_ROOT_CERT", &include_str!("../../tests/keys/ca.pem").replace('\n', "\\n"))]);
 }
 
 #[test]
@@ -184,6 +259,12 @@ fn a_malformed_encryption_key_starts_and_warns() {
     let config = ok(&[("QUEEN_ENCRYPTION_KEY", "short")]);
     let line = config.boot_lines.iter().find(|l| l.target == "encryption").unwrap();
     assert_eq!(line.message, "QUEEN_ENCRYPTION_KEY must be 64 hex chars; encryption DISABLED");
+    for bad in ["", "short", &"g".repeat(64)] {
+        fatal(&[("QUEEN_ENCRYPTION_KEY", bad), ("QUEEN_ENCRYPTION_REQUIRED", "1")], "there is no usable key");
+    }
+    let good = ok(&[("QUEEN_ENCRYPTION_KEY", &"0a".repeat(32)), ("QUEEN_ENCRYPTION_REQUIRED", "1")]);
+    assert!(matches!(good.encryption, Key::Usable(_)));
+    assert!(!format!("{:?}", good.boot_lines).contains("0a0a"));
 }
 
 #[test]
@@ -278,11 +359,12 @@ fn docs_errors_md_knows_every_fatal_text() {
         "is not a driver",
         "is not a mode",
         "DATABASE_URL cannot be read",
-        "DATABASE_URL asks for TLS",
-        "JWT_ENABLED is on, but this version has no authentication yet",
-        "QUEEN_TENANCY_HEADER is on",
-        "QUEEN_ENCRYPTION_REQUIRED is on, but this version cannot encrypt yet",
-        "PG_USE_SSL is on, but this version cannot speak TLS to PostgreSQL yet",
+        "DATABASE_URL asks for channel binding",
+        "QUEEN_TLS_CERT and QUEEN_TLS_KEY belong together",
+        "JWT_ENABLED is on, but no key is set",
+        "is not an algorithm",
+        "QUEEN_TENANCY_HEADER is on without QUEEN_KV_TRUSTED_PROXY",
+        "QUEEN_ENCRYPTION_REQUIRED is on, but there is no usable key",
         "PG_SSL_ROOT_CERT is not valid PEM certificate material",
         "QUEEN_DATA_DIR is unset, and neither XDG_DATA_HOME nor HOME says where data may go",
     ] {

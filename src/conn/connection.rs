@@ -130,7 +130,7 @@ impl<S: Service> Connection<S> {
             close: !head.keep_alive || self.shared.clock.is_closing(),
             http_1_0: head.http_1_0,
         };
-        let ticket = match self.admit(&head) {
+        let ticket = match self.admit(&head).await {
             Ok(ticket) => ticket,
             Err(response) => return self.turn_away(&head, response, style).await,
         };
@@ -151,6 +151,7 @@ impl<S: Service> Connection<S> {
             segments: head.segments,
             query: head.query,
             tenant: TenantId::DEFAULT,
+            producer: None,
             content_type: head.content_type,
             body,
             gone: self.gone.clone(),
@@ -163,8 +164,8 @@ impl<S: Service> Connection<S> {
     }
 
     /// Judges a head: the service first (who asks comes before what is asked), then the body it announces.
-    fn admit(&self, head: &Head) -> Result<S::Ticket, Response> {
-        let ticket = self.shared.service.admit(head)?;
+    async fn admit(&self, head: &Head) -> Result<S::Ticket, Response> {
+        let ticket = self.shared.service.admit(head).await?;
         if head.encoded {
             return Err(Refusal::Encoding.response());
         }
@@ -489,12 +490,14 @@ impl<S: Service> Connection<S> {
     /// Tells the client that no more answers come, and reads on for a while without looking: closing a socket with
     /// unread input resets it, which could destroy the last answer on its way.
     async fn linger(&mut self) {
-        self.writer.finish();
         let limit = match self.shared.clock.is_closing() {
             true => self.shared.limits.linger_timeout.min(LINGER_CLOSING_TIMEOUT),
             false => self.shared.limits.linger_timeout,
         };
         self.shared.clock.begin(&self.watch, Phase::Busy, limit);
+        if timed(&self.watch, self.writer.finish()).await.is_none() {
+            return;
+        }
         let mut dropped = 0;
         while dropped < LINGER_BYTES_MAX {
             self.input.clear();

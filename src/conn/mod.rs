@@ -34,8 +34,8 @@ pub trait Service: 'static {
     type Ticket: 'static;
 
     /// Judges a head before any of its body is read or asked for: authentication, tenant, route. A refusal is
-    /// the request's answer.
-    fn admit(&self, head: &Head) -> Result<Self::Ticket, Response>;
+    /// the request's answer. Waits only where keys must be fetched to judge a token.
+    fn admit(&self, head: &Head) -> impl Future<Output = Result<Self::Ticket, Response>>;
 
     /// Handles a whole request. Runs to its end even when the client leaves; `request.gone` tells.
     fn handle(&self, ticket: Self::Ticket, request: Request) -> Pin<Box<dyn Future<Output = Response>>>;

@@ -7,8 +7,10 @@ use super::watch::Clock;
 use super::{Limits, Service};
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CLOSING_GRACE};
 use crate::rt::{Listener, Stream, race, sleep, spawn, timeout, yield_now};
+use crate::tls::Tls;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::SystemTime;
 
@@ -18,6 +20,8 @@ pub(super) struct Shared<S> {
     pub limits: Limits,
     pub clock: Clock,
     pub budget: Rc<Budget>,
+    /// `None`: connections are not secured.
+    tls: Option<Arc<Tls>>,
     /// Open connections.
     count: Cell<usize>,
     /// The accept loop, when it waits for one to close.
@@ -28,8 +32,8 @@ pub(super) struct Shared<S> {
 
 /// Accepts and serves connections until the service shuts down; then stops accepting, closes idle connections, lets
 /// requests be answered, and returns when the last connection has closed. The caller bounds that wait.
-pub async fn serve<S: Service>(service: Rc<S>, listener: Listener, limits: Limits) {
-    let shared = Shared::new(service, limits);
+pub async fn serve<S: Service>(service: Rc<S>, listener: Listener, limits: Limits, tls: Option<Arc<Tls>>) {
+    let shared = Shared::new(service, limits, tls);
     let ticking = Rc::downgrade(&shared);
     spawn(async move {
         while let Some(shared) = ticking.upgrade() {
@@ -51,11 +55,12 @@ pub async fn serve<S: Service>(service: Rc<S>, listener: Listener, limits: Limit
 }
 
 impl<S: Service> Shared<S> {
-    pub(super) fn new(service: Rc<S>, limits: Limits) -> Rc<Shared<S>> {
+    pub(super) fn new(service: Rc<S>, limits: Limits, tls: Option<Arc<Tls>>) -> Rc<Shared<S>> {
         Rc::new(Shared {
             clock: Clock::new(limits.tick),
             budget: Budget::new(limits.body_budget_bytes),
             service,
+            tls,
             limits,
             count: Cell::new(0),
             waiting: RefCell::default(),
@@ -94,7 +99,21 @@ impl<S: Service> Shared<S> {
     }
 
     fn start(self: &Rc<Self>, stream: Stream) {
-        spawn(self.connection(stream).run());
+        let Some(tls) = &self.tls else { return spawn(self.connection(stream).run()) };
+        // A handshake is one of the connections, and waits for nobody but its own client.
+        self.count.set(self.count.get() + 1);
+        let (shared, config) = (self.clone(), tls.config());
+        spawn(async move {
+            let secured = timeout(shared.limits.head_timeout, stream.secure(config)).await;
+            let connection = match secured {
+                Some(Ok(stream)) => Some(shared.connection(stream)),
+                Some(Err(_)) | None => None,
+            };
+            shared.closed();
+            if let Some(connection) = connection {
+                connection.run().await;
+            }
+        });
     }
 
     /// A connection, counted until it is dropped.

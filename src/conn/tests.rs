@@ -42,7 +42,7 @@ struct Words(Arc<Seen>);
 impl Service for Words {
     type Ticket = ();
 
-    fn admit(&self, head: &Head) -> Result<(), Response> {
+    async fn admit(&self, head: &Head) -> Result<(), Response> {
         match head.segments[0].as_str() {
             "nowhere" => Err(Refusal::NoSuchRoute.response()),
             _ => Ok(()),
@@ -104,7 +104,7 @@ fn served(limits: Limits, test: impl Fn(Server)) {
             run(driver, async move {
                 let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
                 send.send(listener.address().unwrap()).unwrap();
-                serve(Rc::new(Words(theirs)), listener, limits).await;
+                serve(Rc::new(Words(theirs)), listener, limits, None).await;
             })
             .unwrap()
         });
@@ -619,7 +619,7 @@ fn an_idle_connection_is_small() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let _client = TcpStream::connect(listener.address().unwrap()).unwrap();
         let stream = listener.accept().await.unwrap();
-        let shared = super::serve::Shared::new(Rc::new(Words(Seen::new())), Limits::default());
+        let shared = super::serve::Shared::new(Rc::new(Words(Seen::new())), Limits::default(), None);
         let size = size_of_val(&shared.connection(stream).run());
         assert!(size <= 3 * 1024, "{size}");
     })

@@ -64,6 +64,7 @@ fn count(core: &Core, items: usize, verdicts: &[Option<SetVerdict>]) {
     let metrics = core.metrics.shard(core.shard());
     metrics.ack(1, accepted as u64);
     metrics.ack_failed((items - accepted) as u64);
+    metrics.conflated(verdicts.iter().flatten().filter_map(|verdict| verdict.conflated).map(|c| c.messages).sum());
     metrics.dead_lettered(outcomes().filter(|o| **o == AckOutcome::DeadLettered).count() as u64);
 }
 
@@ -197,10 +198,21 @@ fn answer(items: &[Ack<'_>], fates: &[Fate], verdicts: &[Option<SetVerdict>], te
         push_bool(&mut out, outcome == Some(AckOutcome::DeadLettered));
         out.extend_from_slice(b",\"noop\":");
         push_bool(&mut out, outcome == Some(AckOutcome::Noop));
+        if let Some(conflated) = conflated(fate, verdicts) {
+            out.extend_from_slice(b",\"conflated\":");
+            push_int(&mut out, conflated);
+        }
         out.push(b'}');
     }
     out.push(b']');
     out
+}
+
+/// Messages that an item retired unseen, when it is the one that closed a conflating lease.
+fn conflated(fate: &Fate, verdicts: &[Option<SetVerdict>]) -> Option<u64> {
+    let Fate::Asks { set, item } = fate else { return None };
+    let closed = verdicts.get(*set as usize)?.as_ref()?.conflated?;
+    (closed.item == *item).then_some(closed.messages)
 }
 
 fn push_bool(out: &mut Vec<u8>, value: bool) {

@@ -10,6 +10,7 @@ use super::json::{push_int, push_quoted};
 use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
+use crate::cipher::{self, Cipher};
 use crate::core_thread::Core;
 use crate::limits::NAME_BYTES_MAX;
 use crate::state::StateFn;
@@ -45,7 +46,7 @@ pub async fn list(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
         if i > 0 {
             out.push(b',');
         }
-        push_row(&mut out, row);
+        push_row(&mut out, row, core.cipher.as_ref());
     }
     out.extend_from_slice(b"],\"pagination\":{\"limit\":");
     push_int(&mut out, limit);
@@ -57,7 +58,7 @@ pub async fn list(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     Response::json(200, out)
 }
 
-fn push_row(out: &mut Vec<u8>, row: &Value) {
+fn push_row(out: &mut Vec<u8>, row: &Value, cipher: Option<&Cipher>) {
     let mut key = b'{';
     let mut text = |out: &mut Vec<u8>, name: &str, value: &Value| {
         out.push(std::mem::replace(&mut key, b','));
@@ -87,8 +88,14 @@ fn push_row(out: &mut Vec<u8>, row: &Value) {
     if payload.is_none() {
         out.extend_from_slice(b",\"payloadAvailable\":false");
     }
+    let payload = payload.unwrap_or_default();
+    let delivered = cipher::delivered(cipher, &payload, row["encrypted"] == true);
+    // Marked where it was opened. Source: operations 3.4.
+    if cipher.is_some_and(|cipher| cipher.open(&payload).is_some()) {
+        out.extend_from_slice(b",\"isEncrypted\":true");
+    }
     out.extend_from_slice(b",\"data\":");
-    push_payload(out, payload.as_deref().unwrap_or_default());
+    push_payload(out, &delivered);
     out.push(b'}');
 }
 
@@ -172,7 +179,8 @@ pub async fn retry(core: &Rc<Core>, request: &Request, params: &Params) -> Respo
     if core.push_maintenance() {
         return in_maintenance();
     }
-    let Some(args) = address.args() else { return address.gone() };
+    let Some(mut args) = address.args() else { return address.gone() };
+    args["payload"] = core.cipher.is_some().into();
     let found = match core
         .state(crate::state::StateCall { function: StateFn::FindDeadLetter, tenant: request.tenant, args })
         .await
@@ -214,7 +222,7 @@ pub async fn replay(core: &Rc<Core>, request: &Request, params: &Params) -> Resp
         Response::json(404, body.to_string())
     };
     let Ok(id) = Uuid::parse_str(sent) else { return gone() };
-    let args = json!({"id": id.hyphenated().to_string()});
+    let args = json!({"id": id.hyphenated().to_string(), "payload": core.cipher.is_some()});
     let found = match core
         .state(crate::state::StateCall { function: StateFn::FindDeadLetter, tenant: request.tenant, args })
         .await
@@ -259,8 +267,11 @@ async fn replay_found(core: &Rc<Core>, request: &Request, id: &str, row: &Value,
     let transaction = format!("dlq:{id}");
     let message = Uuid::from_u128(core.mint_ids(1)[0].0).hyphenated().to_string();
     let lane = LaneKey::new(request.tenant, queue.as_str().into(), partition.as_str().into());
-    let args = json!({"id": id, "queue": queue, "partition": partition, "slot": lane.slot(), "message": message,
-                      "key": hex(&keys.key(transaction.as_bytes()).0.to_le_bytes())});
+    let mut args = json!({"id": id, "queue": queue, "partition": partition, "slot": lane.slot(), "message": message,
+                          "key": hex(&keys.key(transaction.as_bytes()).0.to_le_bytes())});
+    if let Some(cipher) = &core.cipher {
+        replay_as(cipher, row, core.encrypts(request.tenant, &queue).await, &mut args);
+    }
     let result = call(core, request, StateFn::ReplayDeadLetter, args).await;
     if matches!(result, Ok(_) | Err(StoreError::Unknown(_))) {
         // The log grew behind the back of its shard: parked pops must look.
@@ -293,6 +304,14 @@ fn in_maintenance() -> Response {
         "message": "Nothing was moved; replay it when push maintenance is off",
     });
     Response::json(503, body.to_string())
+}
+
+/// Adds the payload as the destination wants it. `row`: what `find_dead_letter` told, its payload included.
+pub(crate) fn replay_as(cipher: &Cipher, row: &Value, encrypts: bool, args: &mut Value) {
+    let Some(stored) = row["payload"].as_str().and_then(unhex) else { return };
+    let (payload, encrypted) = cipher.replayed(&stored, row["encrypted"] == true, encrypts);
+    args["payload"] = hex(&payload).into();
+    args["encrypted"] = encrypted.into();
 }
 
 fn failed(error: &StoreError) -> Response {

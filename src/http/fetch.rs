@@ -11,6 +11,7 @@ use super::pop::render::{Damaged, each_frame};
 use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
+use crate::cipher::{self, Cipher};
 use crate::core_thread::Core;
 use crate::rt;
 use crate::state::StateFn;
@@ -48,7 +49,7 @@ pub async fn fetch(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
             Ok(reply) => reply,
             Err(refused) => return refused,
         };
-        let fetched = match render(&asked.entries, &reply) {
+        let fetched = match render(&asked.entries, &reply, core.cipher.as_ref()) {
             Ok(fetched) => fetched,
             Err(damaged) => {
                 return Refusal::StoreFailed { route: "fetch", detail: damaged.to_string() }.response();
@@ -126,7 +127,7 @@ struct Fetched {
     failed: bool,
 }
 
-fn render(asked: &[Value], reply: &Value) -> Result<Fetched, Damaged> {
+fn render(asked: &[Value], reply: &Value, cipher: Option<&Cipher>) -> Result<Fetched, Damaged> {
     let mut fetched = Fetched { body: b"{\"entries\":[".to_vec(), bytes: 0, failed: false };
     for (n, entry) in asked.iter().enumerate() {
         let (got, offset) = (&reply[n], entry["offset"].as_i64().unwrap_or(0));
@@ -148,14 +149,15 @@ fn render(asked: &[Value], reply: &Value) -> Result<Fetched, Damaged> {
                 if at < offset {
                     return;
                 }
-                *bytes += frame.payload.len().max(1) as i64;
+                let payload = cipher::delivered(cipher, frame.payload, frame.encrypted());
+                *bytes += payload.len().max(1) as i64;
                 out.extend_from_slice(if first { b"{\"offset\":" } else { b",{\"offset\":" });
                 first = false;
                 out.extend_from_slice(at.to_string().as_bytes());
                 out.extend_from_slice(b",\"transactionId\":");
                 push_quoted(out, frame.transaction_id);
                 out.extend_from_slice(b",\"payload\":");
-                push_payload(out, frame.payload);
+                push_payload(out, &payload);
                 out.extend_from_slice(b",\"ts\":");
                 push_quoted(out, segment["createdAt"].as_str().unwrap_or_default());
                 out.push(b'}');
@@ -252,7 +254,7 @@ mod tests {
     #[test]
     fn every_entry_has_its_watermarks() {
         let asked = [json!({"queue": "q", "partition": "p", "offset": 5})];
-        let body = |reply: Value| String::from_utf8(render(&asked, &reply).unwrap().body).unwrap();
+        let body = |reply: Value| String::from_utf8(render(&asked, &reply, None).unwrap().body).unwrap();
         assert_eq!(
             body(json!([{"high": 0, "start": 0, "error": "UNKNOWN_TOPIC_OR_PARTITION", "segments": []}])),
             r#"{"entries":[{"queue":"q","partition":"p","records":[],"highWatermark":0,"logStartOffset":0,"error":"UNKNOWN_TOPIC_OR_PARTITION"}]}"#

@@ -5,7 +5,7 @@
 
 use super::json::{parse_stamp, push_stamp};
 use super::refusals::Refusal;
-use super::resources::page;
+use super::resources::{LAG_PROBES_MAX, PARTITIONS_LISTED_MAX, page};
 use super::routes::Params;
 use super::{Request, Response, reply};
 use crate::core_thread::Core;
@@ -15,12 +15,8 @@ use queen_shards::ids::Stamp;
 use serde_json::{Value, json};
 use std::rc::Rc;
 
-/// (group, queue) pairs, or partitions, on one page: the API has no paging here. About 400 bytes each: 4 MB.
+/// (group, queue) pairs on one page: the API has no paging here. About 400 bytes each: 4 MB.
 const LISTED_MAX: u32 = 10_000;
-/// Partitions whose oldest waiting message is looked up, most lag first: an index probe each, about 50 ms in all.
-const LAG_PROBES_MAX: u32 = 10_000;
-/// The same for the listing of all groups, which is asked for often.
-const LIST_PROBES_MAX: u32 = 2_000;
 /// Default of `minLagSeconds`.
 const LAG_SECONDS: i64 = 3600;
 /// 0001-01-01: what lies before has no spelling in the store and is earlier than everything.
@@ -28,20 +24,20 @@ const YEAR_ONE: i64 = -62_135_596_800_000_000;
 
 /// `GET /api/v1/consumer-groups`
 pub async fn list(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
-    let args = json!({"limit": LISTED_MAX, "probes": LIST_PROBES_MAX});
+    let args = json!({"limit": LISTED_MAX, "probes": LAG_PROBES_MAX});
     page(core, request, StateFn::ListGroups, "consumer groups", args).await
 }
 
 /// `GET /api/v1/consumer-groups/lagging`
 pub async fn lagging(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let seconds = request.query().number_or("minLagSeconds", LAG_SECONDS);
-    let args = json!({"seconds": seconds, "limit": LISTED_MAX, "probes": LAG_PROBES_MAX});
+    let args = json!({"seconds": seconds, "limit": LAG_PROBES_MAX, "probes": LAG_PROBES_MAX});
     page(core, request, StateFn::LaggingGroups, "lagging", args).await
 }
 
 /// `GET /api/v1/consumer-groups/:group`
 pub async fn detail(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
-    let args = json!({"group": params.get("group"), "limit": LISTED_MAX});
+    let args = json!({"group": params.get("group"), "limit": PARTITIONS_LISTED_MAX});
     page(core, request, StateFn::GetGroup, "consumer group", args).await
 }
 

@@ -11,6 +11,7 @@ use super::pop::render::each_frame;
 use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
+use crate::cipher::{self, Cipher};
 use crate::core_thread::Core;
 use crate::state::StateFn;
 use queen_shards::command::{Codec, Record};
@@ -26,8 +27,8 @@ const LISTED: i64 = 200;
 const LISTED_MAX: i64 = 1000;
 /// Messages skipped at most: they are found again for every page, without their bodies.
 const SKIPPED_MAX: i64 = 10_000;
-/// Messages judged for a page that asks for a status, newest first: about 50 ms.
-const JUDGED_MAX: u32 = 5000;
+/// Messages judged for a page that asks for a status, newest first: about 20 ms.
+const JUDGED_MAX: u32 = 2000;
 /// Partitions looked into for a page, those written last: an index descent each, about 20 ms together.
 const PARTITIONS_MAX: u32 = 1000;
 /// Stored bytes of a page's segments. The page ends where they are reached.
@@ -44,14 +45,14 @@ struct Message {
 }
 
 impl Message {
-    fn of(frame: &Frame<'_>) -> Message {
+    fn of(frame: &Frame<'_>, cipher: Option<&Cipher>) -> Message {
         Message {
             id: frame.id.0,
             transaction_id: frame.transaction_id.to_owned(),
             trace: frame.trace,
             producer: frame.producer.map(str::to_owned),
             encrypted: frame.encrypted(),
-            payload: frame.payload.to_vec(),
+            payload: cipher::delivered(cipher, frame.payload, frame.encrypted()).into_owned(),
         }
     }
 }
@@ -82,10 +83,10 @@ pub async fn list(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
         Err(refused) => return refused,
     };
     let Some(keys) = core.keys() else { return Refusal::Pool.response() };
-    Response::json(200, page_json(&page, keys))
+    Response::json(200, page_json(&page, keys, core.cipher.as_ref()))
 }
 
-fn page_json(page: &Value, keys: &KeyHasher) -> Vec<u8> {
+fn page_json(page: &Value, keys: &KeyHasher, cipher: Option<&Cipher>) -> Vec<u8> {
     let rows = page["rows"].as_array().map_or(&[][..], Vec::as_slice);
     let place = |row: &Value| (row["partitionId"].as_str().unwrap_or_default().to_owned(), row["base"].as_i64());
     let mut wanted: HashMap<(String, Option<i64>), Vec<(u32, usize)>> = HashMap::new();
@@ -98,7 +99,7 @@ fn page_json(page: &Value, keys: &KeyHasher) -> Vec<u8> {
         // A damaged record leaves its rows without a payload.
         let _ = each_frame(PartitionId(0), &record, |i, frame| {
             for (_, n) in of_segment.iter().filter(|(index, _)| *index == i) {
-                messages[*n] = Some(Message::of(frame));
+                messages[*n] = Some(Message::of(frame, cipher));
             }
         });
     }
@@ -222,7 +223,7 @@ pub async fn detail(core: &Rc<Core>, request: &Request, params: &Params) -> Resp
     if let Some(record) = record(&row["segment"]) {
         let read = each_frame(PartitionId(partition), &record, |i, frame| {
             if i == index {
-                message = Some(Message::of(frame));
+                message = Some(Message::of(frame, core.cipher.as_ref()));
             }
         });
         if let Err(damaged) = read {

@@ -23,10 +23,13 @@ pub mod reply;
 pub mod resources;
 pub mod routes;
 pub mod status;
+#[doc(hidden)]
+pub mod targets;
 pub mod transaction;
 
 use bytes::Bytes;
 use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -48,6 +51,8 @@ pub struct Request {
     /// The raw query string, without `?`; empty when absent. [`Request::query`] reads it.
     pub query: String,
     pub tenant: TenantId,
+    /// Subject of the proved token: the `producerSub` of what this request pushes.
+    pub producer: Option<Arc<str>>,
     /// `Content-Type`, lower-cased, without parameters.
     pub content_type: Option<String>,
     pub body: Bytes,

@@ -5,8 +5,8 @@
 //!
 //! Holds: an empty answer never comes before the deadline of a waiting pop; `batch` and `partitions` are never
 //! exceeded; claims that do not reach the client are given back (by the connection, or by the drop of what holds them
-//! here). A wake is only a hint to ask. Does not decide what is deliverable: the engine does.
-//! Conflation is refused, not imitated: a group that believes it conflates must not get every message.
+//! here). A wake is only a hint to ask. Does not decide what is deliverable, nor whether a group conflates: the engine
+//! does, by the group's record.
 
 pub mod query;
 pub mod render;
@@ -25,6 +25,7 @@ use queen_shards::lease_id::LeaseSeed;
 use queen_shards::place::LaneKey;
 use queen_shards::planted::{Bug, is};
 use query::Query;
+use render::Policy;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::pin::pin;
@@ -36,6 +37,8 @@ use std::time::Duration;
 const BATCH_DEFAULT: u32 = 200;
 /// `partitions` that autopilot chooses: all ready ones, up to this. Source: data plane 4.11.
 const AUTOPILOT_PARTITIONS: u32 = 64;
+/// Partitions, and so messages, that one pop of a conflating group gets at most. Source: data plane 4.10.
+const CONFLATING_PARTITIONS_MAX: u32 = 64;
 /// Inflated bytes of one answer: many times a full batch of usual messages, and small beside what a broker has. One
 /// message is delivered however large it is.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
@@ -63,7 +66,7 @@ pub struct PopSettings {
     pub timeout_ms: u64,
     /// DEFAULT_SUBSCRIPTION_MODE: [`Start::New`] or [`Start::All`].
     pub start: Start,
-    /// QUEEN_POP_AUTOPILOT is not off.
+    /// QUEEN_POP_AUTOPILOT is on.
     pub autopilot: bool,
     /// QUEEN_POP_AUTOPILOT_BATCH.
     pub autopilot_batch: u32,
@@ -104,7 +107,8 @@ async fn pop(core: &Rc<Core>, request: &Request, route: Route<'_>) -> Response {
     let settings = PopSettings {
         timeout_ms: core.config.pop_timeout.as_millis() as u64,
         start: core.config.default_start,
-        ..PopSettings::default()
+        autopilot: core.config.autopilot,
+        autopilot_batch: core.config.autopilot_batch,
     };
     match Asking::of(request.tenant, &request.query, route, &settings) {
         Ok(asking) => serve(core, request, &asking).await,
@@ -121,6 +125,10 @@ struct Asking {
     start: Start,
     batch: u32,
     partitions: u32,
+    /// The same if the group is conflating.
+    conflating_partitions: u32,
+    /// What the request says of conflation.
+    conflation: Option<bool>,
     lease_secs: Option<u32>,
     auto_ack: bool,
     wait_ms: Option<u64>,
@@ -155,14 +163,11 @@ impl Asking {
         if route == Route::Discovery && namespace.is_none() && task.is_none() {
             return Err(empty_refusal(400, "namespace or task is required"));
         }
-        if query.conflation == Some(true) {
-            return Err(if query.group.is_none() {
-                empty_refusal(400, "conflation requires a consumerGroup")
-            } else if query.auto_ack {
-                empty_refusal(400, "conflation cannot be combined with autoAck")
-            } else {
-                empty_refusal(501, "conflation is not built yet")
-            });
+        if query.conflation == Some(true) && query.group.is_none() {
+            return Err(empty_refusal(400, "conflation requires a consumerGroup"));
+        }
+        if query.conflation == Some(true) && query.auto_ack {
+            return Err(empty_refusal(400, "conflation cannot be combined with autoAck"));
         }
         let group = query.group.as_deref().unwrap_or(QUEUE_MODE);
         check_name("consumerGroup", group)?;
@@ -191,6 +196,7 @@ impl Asking {
             None if engaged => AUTOPILOT_PARTITIONS,
             None => 1,
         };
+        let width = query.partitions.or(query.batch).unwrap_or(BATCH_DEFAULT).min(CONFLATING_PARTITIONS_MAX);
         let chosen = engaged && (query.batch.is_none() || query.partitions.is_none());
         let wait_ms = query.wait.then(|| query.timeout_ms.unwrap_or(settings.timeout_ms)).filter(|ms| *ms > 0);
         Ok(Asking {
@@ -200,12 +206,19 @@ impl Asking {
             group: group.into(),
             batch,
             partitions,
+            conflating_partitions: if pinned { 1 } else { width },
+            conflation: query.conflation.filter(|_| query.group.is_some()),
             lease_secs: query.lease_secs,
             auto_ack: query.auto_ack,
             wait_ms,
             fills: wildcard && wait_ms.is_some() && batch > 1,
             autopilot: chosen.then_some((partitions, batch)),
         })
+    }
+
+    /// Messages of a full answer.
+    fn full(&self, conflating: bool) -> u32 {
+        if conflating { self.batch.min(self.conflating_partitions) } else { self.batch }
     }
 
     /// The queue of the answer's top level. Source: data plane 4.6.
@@ -233,7 +246,8 @@ fn start(query: &Query, pinned: bool, default: Start) -> Start {
         Some("now") => Start::New,
         Some(instant) => match super::json::parse_stamp(instant) {
             Some(stamp) => Start::At(stamp),
-            None if pinned => Start::All,
+            // A conflating pinned pop registers as a wildcard pop does.
+            None if pinned && query.conflation != Some(true) => Start::All,
             None => Start::New,
         },
     }
@@ -269,9 +283,11 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
     // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
     let mut guards: Vec<WatchGuard>;
     let mut parked = None;
+    // Until a group was met, what the request says stands.
+    let mut policy = Policy { conflation: asking.conflation == Some(true), conflict: false };
     loop {
         if core.pop_maintenance() {
-            return nothing(core);
+            return paused(asking);
         }
         let sources = match sources(core, asking, woken).await {
             Ok(sources) => sources,
@@ -281,6 +297,7 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         let mut taken = Taken::nothing(core, asking);
         let seed = LeaseSeed { wide: sources.len() > 1, ..seed };
         taken.ask_all(asking, &sources, seed, if claim_any { 0 } else { asking.batch }).await;
+        policy = taken.policy(asking).unwrap_or(policy);
         if !taken.claims.is_empty() {
             let messages = taken.claims.iter().map(|c| (c.end.0 - c.start.0 + 1) as u64).sum();
             let metrics = core.metrics.shard(core.shard());
@@ -292,7 +309,7 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
             if let Some(filling) = filling {
                 metrics.fill_wait(core.now().since(filling.since));
             }
-            return taken.answer(asking);
+            return taken.answer(asking, policy);
         }
         if taken.failed {
             let why = if core.store_is_up() { "pop failed" } else { "pool" };
@@ -303,18 +320,18 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
             // Something is there, less than the batch: hold it until it fills or its time is over.
             let until = now.plus(taken.fill_wait_ms as u64 * 1000).min(deadline);
             let until = filling.get_or_insert(Filling { since: now, until }).until;
-            claim_any = until <= now || asking.batch <= taken.ready;
+            claim_any = until <= now || asking.full(policy.conflation) <= taken.ready;
             if !claim_any {
                 let pause = until.min(now.plus(FILL_RECOUNT));
                 if park(core, request, &mut [], pause).await == Parked::Ended {
-                    return nothing(core);
+                    return nothing(core, asking, policy);
                 }
             }
             continue;
         }
         (claim_any, filling) = (!asking.fills, None);
         if deadline <= now {
-            return nothing(core);
+            return nothing(core, asking, policy);
         }
         let resting = EMPTY_WAKES < empty_wakes && !rested;
         let (watching, recheck) = if resting {
@@ -330,14 +347,14 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         let came = park(core, request, &mut guards, until).await;
         (woken, rested) = (came == Parked::Woken, resting);
         match came {
-            Parked::Ended => return nothing(core),
+            Parked::Ended => return nothing(core, asking, policy),
             Parked::Woken => empty_wakes += 1,
             Parked::Timer if resting => {}
             // A whole period without a wake.
             Parked::Timer => empty_wakes = 0,
         }
         if deadline <= core.now() {
-            return nothing(core);
+            return nothing(core, asking, policy);
         }
     }
 }
@@ -349,9 +366,23 @@ struct Filling {
     until: Micros,
 }
 
-fn nothing(core: &Core) -> Response {
+/// The answer in pop maintenance. Source: data plane 4.9.
+fn paused(asking: &Asking) -> Response {
+    match asking.conflation {
+        Some(true) => Response::json(200, r#"{"messages":[],"paused":true,"conflation":true}"#),
+        _ => Response::empty(204),
+    }
+}
+
+/// The answer to a pop that gets nothing. One that must speak about conflation has a body.
+fn nothing(core: &Core, asking: &Asking, policy: Policy) -> Response {
     core.metrics.shard(core.shard()).pop(0);
-    Response::empty(204)
+    if !policy.speaks() {
+        return Response::empty(204);
+    }
+    let (queue, group) = (asking.queue(), &*asking.group);
+    let answer = render::Answer { queue, group, lease: None, claims: &[], policy, cipher: None, autopilot: None };
+    render::render(&answer).map_or_else(|_| Response::empty(204), |body| Response::json(200, body))
 }
 
 /// The queues or the partition to ask now. `woken`: something happened, so names are read anew: it may have been that a
@@ -393,10 +424,38 @@ struct Taken<'a> {
     lease: Option<LeaseId>,
     batch: u32,
     partitions: u32,
+    conflating_partitions: u32,
     bytes: u64,
+    /// What the groups of the queues asked say of conflation: of those that gave something, and of all.
+    gave: Said,
+    asked: Said,
     ready: u32,
     fill_wait_ms: u32,
     failed: bool,
+}
+
+/// Which answers to "does it conflate" were met.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said {
+    yes: bool,
+    no: bool,
+}
+
+impl Said {
+    fn hear(&mut self, conflation: Option<bool>) {
+        self.yes |= conflation == Some(true);
+        self.no |= conflation == Some(false);
+    }
+
+    fn met(self) -> bool {
+        self.yes || self.no
+    }
+
+    /// A request that says nothing agrees with everything.
+    fn policy(self, asked: Option<bool>) -> Policy {
+        let conflict = asked.is_some_and(|asked| if asked { self.no } else { self.yes });
+        Policy { conflation: self.yes, conflict }
+    }
 }
 
 impl<'a> Taken<'a> {
@@ -407,7 +466,10 @@ impl<'a> Taken<'a> {
             lease: None,
             batch: asking.batch,
             partitions: asking.partitions,
+            conflating_partitions: asking.conflating_partitions,
             bytes: ANSWER_BYTES_MAX,
+            gave: Said::default(),
+            asked: Said::default(),
             ready: 0,
             fill_wait_ms: 0,
             failed: false,
@@ -415,7 +477,14 @@ impl<'a> Taken<'a> {
     }
 
     fn is_full(&self) -> bool {
-        self.batch == 0 || self.partitions == 0 || self.bytes == 0
+        let width = if self.gave.yes { self.conflating_partitions } else { self.partitions };
+        self.batch == 0 || width == 0 || self.bytes == 0
+    }
+
+    /// What the answer says of conflation; `None`: no group was met. Source: data plane 4.10.
+    fn policy(&self, asking: &Asking) -> Option<Policy> {
+        let said = if self.gave.met() { self.gave } else { self.asked };
+        said.met().then(|| said.policy(asking.conflation))
     }
 
     /// Asks the owners of each source, one after another, for what is left.
@@ -433,16 +502,28 @@ impl<'a> Taken<'a> {
                     start: asking.start,
                     batch: self.batch,
                     partitions: self.partitions,
+                    conflating_partitions: self.conflating_partitions,
+                    conflation: asking.conflation,
                     bytes: self.bytes,
                     lease_secs: asking.lease_secs,
                     auto_ack: asking.auto_ack,
                     lease: self.lease,
                     seed,
-                    more: self.partitions > 1 && !last,
+                    more: self.partitions.max(self.conflating_partitions) > 1 && !last,
                     at_least: if self.claims.is_empty() { at_least } else { 0 },
                 };
                 match self.core.ask(*shard, Command::Pop(pop)).await {
-                    Verdict::Pop(verdict) => self.take(verdict),
+                    Verdict::Pop(verdict) => {
+                        let made = verdict.conflation_made;
+                        self.take(verdict);
+                        // Pinned pops may have met the group in other shards, where nobody registers it.
+                        let others = self.core.shards() > 1 && made;
+                        if let (true, PopFrom::Queue { queue, .. } | PopFrom::Partition(LaneKey { queue, .. })) =
+                            (others, from)
+                        {
+                            self.core.queue_changed(asking.tenant, queue).await;
+                        }
+                    }
                     _ => self.failed = true,
                 }
             }
@@ -454,23 +535,30 @@ impl<'a> Taken<'a> {
         self.ready = self.ready.saturating_add(verdict.ready);
         self.fill_wait_ms = self.fill_wait_ms.max(verdict.fill_wait_ms);
         self.lease = self.lease.or(verdict.lease);
+        self.asked.hear(verdict.conflation);
+        if !verdict.claims.is_empty() {
+            self.gave.hear(verdict.conflation);
+        }
         for claim in verdict.claims {
             let messages = u32::try_from(claim.end.0 - claim.start.0 + 1).unwrap_or(u32::MAX);
             let bytes = claim.records.iter().map(|record| record.raw_len as u64).sum();
             self.batch = self.batch.saturating_sub(messages);
             self.bytes = self.bytes.saturating_sub(bytes);
             self.partitions = self.partitions.saturating_sub(1);
+            self.conflating_partitions = self.conflating_partitions.saturating_sub(1);
             self.claims.push(claim);
         }
     }
 
-    fn answer(mut self, asking: &Asking) -> Response {
+    fn answer(mut self, asking: &Asking, policy: Policy) -> Response {
         let rendered = render::render(&render::Answer {
             queue: asking.queue(),
             group: &asking.group,
             lease: self.lease,
             claims: &self.claims,
-            autopilot: asking.autopilot,
+            policy,
+            cipher: self.core.cipher.as_ref(),
+            autopilot: asking.autopilot.filter(|_| !policy.conflation),
         });
         match rendered {
             Ok(body) => {

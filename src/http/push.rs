@@ -10,6 +10,7 @@
 pub mod answer;
 pub mod parse;
 pub mod plan;
+pub mod protect;
 
 use super::routes::Params;
 use super::{Request, Response};
@@ -21,18 +22,19 @@ use std::rc::Rc;
 /// Answers `POST /api/v1/push`. Source: data plane 3.
 pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     core.pass(request.body.len()).await;
-    let parsed = match parse::parse(&request.body) {
+    let mut parsed = match parse::parse(&request.body) {
         Ok(parsed) => parsed,
         Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
     };
+    protect::mark(core, request.tenant, &mut parsed.lanes).await;
     let ids = core.mint_ids(parsed.items.len());
     let maintenance = core.push_maintenance();
     let level = core.config.zstd_level;
     let plan = match core.keys() {
-        _ if maintenance => plan::plan_each(request.tenant, &parsed, &ids, core.own_keys(), level),
-        Some(keys) => plan::plan(request.tenant, &parsed, &ids, keys, level),
+        _ if maintenance => plan::plan_each(core.sender(request), &parsed, &ids, core.own_keys(), level),
+        Some(keys) => plan::plan(core.sender(request), &parsed, &ids, keys, level),
         // No message can be keyed for the store before that was reached once: what follows what is told all the same.
-        None => plan::plan(request.tenant, &parsed, &ids, core.own_keys(), level),
+        None => plan::plan(core.sender(request), &parsed, &ids, core.own_keys(), level),
     };
     let spool = maintenance || core.keys().is_none();
     let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane, spool).await;

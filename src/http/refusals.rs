@@ -4,6 +4,7 @@
 //! operations 2.5 and 5.0.
 
 use super::Response;
+use crate::auth::Denied;
 use queen_shards::effect::StoreError;
 
 /// Why a request got no regular answer.
@@ -41,6 +42,8 @@ pub enum Refusal {
     },
     /// Tenancy is on and the header is no UUID.
     BadTenant,
+    /// The token does not let this request in. Source: operations 2.5.
+    Denied(Denied),
 
     // ---- input of a handler
     /// `{"error":"bad body: <message>"}`
@@ -105,6 +108,7 @@ impl Refusal {
                 (400, Some(format!("{what} name is longer than {} bytes", crate::limits::NAME_BYTES_MAX)))
             }
             Refusal::BadTenant => (400, text("invalid x-queen-tenant header (must be a UUID)")),
+            Refusal::Denied(why) => denied(*why),
             Refusal::BadBody(why) => (400, Some(format!("bad body: {why}"))),
             Refusal::BadQuery(why) => (400, Some(format!("bad query: {why}"))),
             Refusal::Invalid(why) => (400, Some(why.clone())),
@@ -132,6 +136,28 @@ impl Refusal {
             _ => error(status, &text),
         }
     }
+}
+
+/// Exact texts, which clients show. Source: operations 2.5.
+fn denied(why: Denied) -> (u16, Option<String>) {
+    let (status, text) = match why {
+        Denied::NoToken => (401, "Authentication required"),
+        Denied::BadHeader => (401, "Bad token header"),
+        Denied::Algorithm => (401, "Unsupported token algorithm"),
+        Denied::Signature => (401, "Invalid token signature"),
+        Denied::Expired => (401, "Token has expired"),
+        Denied::NoExpiry => (401, "Token has no expiry"),
+        Denied::NotYetValid => (401, "Token not yet valid"),
+        Denied::FromTheFuture => (401, "Token issued in the future"),
+        Denied::Issuer => (401, "Invalid token issuer"),
+        Denied::Audience => (401, "Invalid token audience"),
+        Denied::UnknownKey => (401, "Unknown key ID"),
+        Denied::Role => (403, "Insufficient permissions"),
+        Denied::NoSecret => (500, "HS secret not configured"),
+        Denied::BadRsaPem => (500, "invalid RSA public key PEM"),
+        Denied::BadEdPem => (500, "invalid Ed public key PEM"),
+    };
+    (status, Some(text.to_string()))
 }
 
 impl From<Refusal> for Response {

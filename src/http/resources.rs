@@ -2,6 +2,7 @@
 //!
 //! Each page is one SQL function, which writes the body. Source: data plane 8.4 to 8.8, 16.1; operations 5.8.
 
+use super::json::push_quoted;
 use super::routes::Params;
 use super::{Request, Response, reply};
 use crate::core_thread::Core;
@@ -12,13 +13,16 @@ use std::rc::Rc;
 
 /// Queues, namespaces or tasks on one page: the API has no paging here. About 300 bytes each: 3 MB.
 const LISTED_MAX: u32 = 10_000;
-/// Partitions on one queue's page; the sums cover all of them. About 250 bytes each: 2.5 MB.
-pub(super) const PARTITIONS_LISTED_MAX: u32 = 10_000;
+/// Partitions on one queue's or one group's page; the sums cover all of them. Some index probes each: about 20 ms in all.
+pub(super) const PARTITIONS_LISTED_MAX: u32 = 1_000;
 /// Default and cap of `limit` in the ranking of partitions. Source: data plane 16.1.
 const RANKED: i64 = 100;
 const RANKED_MAX: i64 = 1000;
-/// Partitions whose oldest message the overview looks up, most pending first: an index probe each, about 50 ms in all.
-const LAG_PROBES_MAX: u32 = 10_000;
+/// Partitions whose oldest message a page looks up, most pending first: an index probe each, about 10 ms in all.
+pub(super) const LAG_PROBES_MAX: u32 = 1_000;
+
+/// Partitions removed by one step of a queue's deletion: some ten milliseconds, for which pushes to them would wait.
+const DROPPED_AT_ONCE: u32 = 500;
 
 /// `GET /api/v1/resources/queues`
 pub async fn queues(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
@@ -41,13 +45,32 @@ pub async fn depth(core: &Rc<Core>, request: &Request, params: &Params) -> Respo
 /// `DELETE /api/v1/resources/queues/:queue`
 pub async fn delete(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
     let queue = params.get("queue");
-    let args = json!({ "queue": queue });
-    let result = core.state(StateCall { function: StateFn::DeleteQueue, tenant: request.tenant, args }).await;
+    let call = async |function, args| core.state(StateCall { function, tenant: request.tenant, args }).await;
+    let result = call(StateFn::DeleteQueue, json!({ "queue": queue })).await;
     // Before the answer: a push after it must make the queue anew, under new ids.
     if matches!(result, Ok(_) | Err(StoreError::Unknown(_))) {
         core.queue_changed(request.tenant, queue).await;
     }
-    reply::answer("delete", result)
+    let id = match &result {
+        Ok(Some(text)) => {
+            serde_json::from_str::<Value>(text).ok().and_then(|mut said| Some(said.get_mut("id")?.take()))
+        }
+        _ => None,
+    };
+    let Some(id) = id else { return reply::answer("delete", result) };
+    // And no broker may find anything of the old one after it.
+    loop {
+        let step = call(StateFn::DropQueue, json!({"queue": id, "limit": DROPPED_AT_ONCE})).await;
+        match &step {
+            Ok(Some(text)) if serde_json::from_str::<Value>(text).is_ok_and(|said| said["left"] == false) => break,
+            Ok(Some(_)) => {}
+            _ => return reply::answer("delete", step), // The clean-up goes on with it.
+        }
+    }
+    let mut body = b"{\"deleted\":true,\"queue\":".to_vec();
+    push_quoted(&mut body, queue);
+    body.extend_from_slice(b",\"existed\":true}");
+    Response::json(200, body)
 }
 
 /// `GET /api/v1/resources/namespaces`

@@ -7,6 +7,7 @@
 use super::head::Head;
 use super::refusals::Refusal;
 use super::{Method, Request, Response, ack, pop, push, transaction};
+use crate::auth::{Identity, Roles};
 use crate::conn::Service;
 use crate::core_thread::Core;
 use crate::limits::NAME_BYTES_MAX;
@@ -23,6 +24,20 @@ pub enum Access {
     WriteOnly,
     ReadWrite,
     Admin,
+}
+
+impl Access {
+    /// Whether these roles reach the level. Source: operations 2.4.
+    pub fn admits(self, roles: Roles) -> bool {
+        let writes_and_reads = roles.admin || roles.read_write;
+        match self {
+            Access::Public => true,
+            Access::ReadOnly => writes_and_reads || roles.read_only,
+            Access::WriteOnly => writes_and_reads || roles.write_only,
+            Access::ReadWrite => writes_and_reads,
+            Access::Admin => roles.admin,
+        }
+    }
 }
 
 /// What a handler returns to the connection.
@@ -158,13 +173,43 @@ impl Route {
     }
 }
 
-/// The level of a path that has no line. Source: operations 2.6, rows 4 and 15.
-pub fn access_elsewhere(path: &str) -> Access {
-    match path.starts_with("/api/v1/system/") || path.starts_with("/internal/") {
-        true => Access::Admin,
-        false => Access::ReadWrite,
+/// The level of what has no line: unknown paths, known ones with another method. The ordered rules of operations 2.6
+/// (rows 13 and 14 by decision D1 of section 12); a test holds the lines of the table against them.
+pub fn access_elsewhere(method: Method, path: &str) -> Access {
+    let under = |prefixes: &[&str]| prefixes.iter().any(|prefix| path.starts_with(prefix));
+    let (get, delete) = (method == Method::Get, method == Method::Delete);
+    match path {
+        "/health" | "/health/live" | "/metrics" | "/metrics/prometheus" | "/" => Access::Public,
+        "/auth/me" | "/auth/login" | "/auth/logout" => Access::Public,
+        _ if under(&["/assets/", "/favicon"]) => Access::Public,
+        _ if under(&["/api/v1/system/", "/internal/"]) => Access::Admin,
+        _ if delete && under(&["/api/v1/consumer-groups/", "/api/v1/resources/queues/"]) => Access::Admin,
+        "/api/v1/dlq" if delete => Access::Admin,
+        "/api/v1/stats/refresh" => Access::Admin,
+        "/status" if get => Access::ReadOnly,
+        _ if get && under(READ_PREFIXES) => Access::ReadOnly,
+        "/api/v1/fetch" | "/api/v1/partitions/changed" | "/api/v1/resources/kv/list" if method == Method::Post => {
+            Access::ReadOnly
+        }
+        "/streams/v1/state/get" => Access::ReadOnly,
+        "/api/v1/push" => Access::WriteOnly,
+        _ => Access::ReadWrite,
     }
 }
+
+/// What a GET only reads. Source: operations 2.6, row 9.
+const READ_PREFIXES: &[&str] = &[
+    "/api/v1/status",
+    "/api/v1/analytics",
+    "/api/v1/resources/",
+    "/api/v1/messages",
+    "/api/v1/consumer-groups",
+    "/api/v1/dlq",
+    "/api/v1/traces",
+    "/api/v1/kv",
+    "/api/v1/timers",
+    "/api/v1/ephemeral/queues",
+];
 
 /// The methods of a path, as `Allow` lists them; empty when no line matches.
 pub fn allow(segments: &[String]) -> String {
@@ -258,6 +303,7 @@ pub struct Api {
 pub struct Ticket {
     to: To,
     tenant: TenantId,
+    identity: Identity,
 }
 
 enum To {
@@ -269,7 +315,7 @@ enum To {
 impl Service for Api {
     type Ticket = Ticket;
 
-    fn admit(&self, head: &Head) -> Result<Ticket, Response> {
+    async fn admit(&self, head: &Head) -> Result<Ticket, Response> {
         let found = match head.method {
             Method::Options if head.path == "*" => Ok(To::Options("GET, HEAD, POST, PUT, DELETE, OPTIONS".into())),
             Method::Options => match allow(&head.segments) {
@@ -278,13 +324,24 @@ impl Service for Api {
             },
             method => find(method, &head.segments).map(|(route, params)| To::Route(route, params)),
         };
-        // Authentication comes here: before tenancy and routing are told.
+        // Who asks comes before what: an unknown path without a token is a 401. Source: operations 2.5.
+        let identity = match &self.core.guard {
+            None => Identity::default(),
+            Some(guard) => {
+                let access = match &found {
+                    Ok(To::Route(route, _)) => route.access_of(head.method),
+                    Ok(To::Options(_)) | Err(_) => access_elsewhere(head.method, &head.path),
+                };
+                guard.admit(head, access).await.map_err(|denied| Refusal::Denied(denied).response())?
+            }
+        };
         let tenant = tenant(self.tenancy, head.tenant.as_deref())?;
-        Ok(Ticket { to: found?, tenant })
+        Ok(Ticket { to: found?, tenant, identity })
     }
 
     fn handle(&self, ticket: Ticket, mut request: Request) -> Answer {
         request.tenant = ticket.tenant;
+        request.producer = ticket.identity.subject;
         match ticket.to {
             To::Route(route, params) => (route.handler)(self.core.clone(), request, params),
             To::Options(allow) => {
@@ -354,6 +411,38 @@ mod tests {
         let (route, _) = find(Method::Head, &segments("/api/v1/status")).unwrap();
         assert_eq!(route.access_of(Method::Head), Access::ReadWrite);
         assert_eq!(route.access_of(Method::Get), Access::ReadOnly);
+    }
+
+    /// The lines of the table are what the ordered rules of operations 2.6 say, except where the contract of 2.7 or a
+    /// route of our own says more.
+    #[test]
+    fn levels_of_the_table_follow_the_rules() {
+        for route in ROUTES {
+            let rule = access_elsewhere(route.method, route.pattern);
+            let ours = route.pattern.starts_with("/api/v1/dlq/redrive");
+            assert!(rule == route.access || ours, "{} {}: {rule:?}", route.method.name(), route.pattern);
+        }
+    }
+
+    #[test]
+    fn what_has_no_line_has_a_level() {
+        let of = |method, path: &str, want: Access| assert_eq!(access_elsewhere(method, path), want, "{path}");
+        of(Method::Get, "/favicon.ico", Access::Public);
+        of(Method::Get, "/assets/x.js", Access::Public);
+        of(Method::Get, "/index.html", Access::ReadWrite);
+        of(Method::Get, "/api/v1/system/maintenance", Access::Admin);
+        of(Method::Post, "/internal/api/notify", Access::Admin);
+        of(Method::Delete, "/api/v1/consumer-groups/g/x", Access::Admin);
+        of(Method::Delete, "/api/v1/dlq/x", Access::ReadWrite);
+        of(Method::Get, "/api/v1/analytics/x", Access::ReadOnly);
+        of(Method::Head, "/api/v1/analytics/x", Access::ReadWrite);
+        of(Method::Post, "/api/v1/resources/kv/list", Access::ReadOnly);
+        of(Method::Post, "/streams/v1/state/get", Access::ReadOnly);
+        of(Method::Post, "/streams/v1/cycle", Access::ReadWrite);
+        of(Method::Get, "/api/v1/push", Access::WriteOnly);
+        of(Method::Post, "/api/v1/timers", Access::ReadWrite);
+        of(Method::Options, "/api/v1/dlq", Access::ReadWrite);
+        of(Method::Get, "/nope", Access::ReadWrite);
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod parse;
 
 use super::ack::partition_id;
 use super::push::plan::{self, Fate, Plan};
+use super::push::protect;
 use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
@@ -34,11 +35,12 @@ use std::sync::Arc;
 /// `POST /api/v1/transaction`
 pub async fn transaction(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let id = core.mint_ids(1)[0];
-    let parsed = match parse::parse(&request.body) {
+    let mut parsed = match parse::parse(&request.body) {
         Ok(parsed) => parsed,
         Err(parse::Refused::Body(why)) => return Refusal::BadBody(why).response(),
         Err(parse::Refused::Request(no)) => return no.response(id),
     };
+    protect::mark(core, request.tenant, &mut parsed.pushes.lanes).await;
     let Some(keys) = core.keys() else { return Refusal::Pool.response() };
     let ids = core.mint_ids(parsed.pushes.items.len());
     let work = match Work::of(core, request, &parsed, &ids, keys) {
@@ -95,7 +97,7 @@ impl Work {
         if let Some(why) = parsed.pushes.lanes.iter().find_map(|lane| lane.refused) {
             return Err(db_error(why));
         }
-        let plan = plan::plan(request.tenant, &parsed.pushes, ids, keys, core.config.zstd_level);
+        let plan = plan::plan(core.sender(request), &parsed.pushes, ids, keys, core.config.zstd_level);
         let mut sets: Vec<AckSet> = Vec::new();
         let mut set_of: HashMap<(PartitionId, &str), u32> = HashMap::new();
         let mut place_of_ack = Vec::with_capacity(parsed.acks.len());

@@ -5,8 +5,10 @@
 //! Holds: a row and its count are one transaction, so a redrive goes on after any crash and moves no row twice.
 
 use super::run_if_due;
+use crate::cipher::Cipher;
 use crate::config::Config;
 use crate::core_thread::new_message_id;
+use crate::http::dead_letters::replay_as;
 use crate::rt;
 use crate::state::{StateCall, StateFn, StateReply};
 use crate::telemetry::warning_every_30_s;
@@ -33,6 +35,7 @@ pub async fn redrive(
     call: impl AsyncFn(StateCall) -> StateReply,
     changed: impl AsyncFn(TenantId, &str),
 ) {
+    let cipher = Cipher::of(config.encryption);
     let mut work = async || {
         let mut grown = BTreeSet::new();
         let started = Instant::now();
@@ -53,11 +56,18 @@ pub async fn redrive(
                 let text = |name: &str| row[name].as_str().unwrap_or_default();
                 let lane = LaneKey::new(tenant, text("queue").into(), text("partition").into());
                 let key = keys.key(format!("dlq:{}", text("id")).as_bytes()).0.to_le_bytes();
-                let args = json!({
+                let mut args = json!({
                     "redrive": redrive["redrive"], "failedAt": row["failedAt"], "id": row["id"], "queue": row["queue"],
                     "partition": row["partition"], "slot": lane.slot(), "message": new_message_id(),
                     "key": key.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
                 });
+                if let Some(cipher) = &cipher {
+                    let find = json!({"id": row["id"], "payload": true});
+                    let Some(found) = ask(tenant, StateFn::FindDeadLetter, find).await else { break };
+                    let queue = json!({"queue": row["queue"]});
+                    let Some(flags) = ask(tenant, StateFn::QueueFlags, queue).await else { break };
+                    replay_as(cipher, &found, flags["encrypted"] == true, &mut args);
+                }
                 match ask(tenant, StateFn::RedriveRow, args).await {
                     Some(done) if done["result"] == "stopped" => break,
                     Some(_) => drop(grown.insert((tenant.0, text("queue").to_owned()))),

@@ -15,6 +15,7 @@ mod operation;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use cores::{cores, pin};
 pub use doorbell::{Doorbell, Ringer};

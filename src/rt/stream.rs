@@ -4,6 +4,7 @@
 //! buffer in and gets it back. Dropping a read in flight may lose what it read: drop it only with its connection.
 
 use super::operation::Operation;
+use super::tls;
 use monoio::buf::{IoBuf, IoBufMut, IoVecBuf};
 use monoio::io::{AsyncReadRent, AsyncWriteRent, OwnedReadHalf, OwnedWriteHalf};
 use monoio::net::{TcpStream, UnixStream};
@@ -13,6 +14,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// A stream as tokio-postgres wants it.
@@ -46,19 +48,30 @@ pub async fn connect_unix_compat(path: impl AsRef<Path>, buffer: usize) -> io::R
     Ok(UnixCompat::new_with_buffer_size(stream, buffer, buffer))
 }
 
-/// A TCP connection.
-pub struct Stream(Rc<UnsafeCell<TcpStream>>);
+/// A TCP connection, secured or not.
+pub struct Stream {
+    socket: Rc<UnsafeCell<TcpStream>>,
+    session: Option<tls::Shared>,
+}
 
 impl Stream {
     pub(super) fn new(stream: TcpStream) -> Stream {
-        Stream(Rc::new(UnsafeCell::new(stream)))
+        Stream { socket: Rc::new(UnsafeCell::new(stream)), session: None }
+    }
+
+    /// The server's part of a TLS handshake. The caller bounds its time.
+    pub async fn secure(self, config: Arc<rustls::ServerConfig>) -> io::Result<Stream> {
+        // SAFETY: nothing else uses the cell before the stream is split.
+        let session = tls::accept(config, unsafe { &mut *self.socket.get() }).await?;
+        Ok(Stream { session: Some(session), ..self })
     }
 
     /// The two directions; each may have one operation in flight at a time.
     pub fn split(self) -> (Reader, Writer) {
         // SAFETY: nothing else uses the cell yet.
-        let fd = unsafe { (*self.0.get()).as_raw_fd() };
-        (Reader::new(self.0.clone()), Writer { half: OwnedWriteHalf(self.0), fd })
+        let fd = unsafe { (*self.socket.get()).as_raw_fd() };
+        let reader = Reader::new(self.socket.clone(), self.session.clone());
+        (reader, Writer { half: OwnedWriteHalf(self.socket), fd, session: self.session })
     }
 }
 
@@ -71,10 +84,14 @@ pub struct Reader {
 }
 
 impl Reader {
-    fn new(stream: Rc<UnsafeCell<TcpStream>>) -> Reader {
+    fn new(stream: Rc<UnsafeCell<TcpStream>>, session: Option<tls::Shared>) -> Reader {
         let start = move |buffer: Vec<u8>| {
-            let mut half = OwnedReadHalf(stream.clone());
+            let (mut half, session) = (OwnedReadHalf(stream.clone()), session.clone());
             async move {
+                if let Some(session) = session {
+                    // Boxed, so that connections in the clear stay small.
+                    return Box::pin(tls::read(&session, &mut half, buffer)).await;
+                }
                 let held = buffer.len();
                 let (read, buffer) = half.read(buffer.slice_mut(held..)).await;
                 (read, buffer.into_inner())
@@ -119,23 +136,46 @@ pub enum Delivery {
 pub struct Writer {
     half: OwnedWriteHalf<TcpStream>,
     fd: RawFd,
+    session: Option<tls::Shared>,
 }
 
 impl Writer {
     /// Writes some of `buffer` from `at` on; says how much.
     pub async fn write(&mut self, buffer: Vec<u8>, at: usize) -> (io::Result<usize>, Vec<u8>) {
+        if let Some(session) = &self.session {
+            let written = Box::pin(tls::write(session, &mut self.half, &buffer[at..])).await;
+            return (written, buffer);
+        }
         let (written, slice) = self.half.write(buffer.slice(at..)).await;
         (written, slice.into_inner())
     }
 
     /// Writes some of two buffers, one behind the other, without copying them together.
     pub async fn write_both(&mut self, first: Vec<u8>, second: Vec<u8>) -> (io::Result<usize>, Vec<u8>, Vec<u8>) {
+        if self.session.is_some() {
+            return Box::pin(self.write_one_by_one(first, second)).await;
+        }
         let (written, both) = self.half.writev(Both::new(first, second)).await;
         (written, both.first, both.second)
     }
 
+    async fn write_one_by_one(&mut self, first: Vec<u8>, second: Vec<u8>) -> (io::Result<usize>, Vec<u8>, Vec<u8>) {
+        let (written, first) = self.write(first, 0).await;
+        match written {
+            Ok(all) if all == first.len() => {
+                let (written, second) = self.write(second, 0).await;
+                (written.map(|more| all + more), first, second)
+            }
+            some => (some, first, second),
+        }
+    }
+
     /// Ends this direction: the peer reads to the end of what was written.
-    pub fn finish(&mut self) {
+    pub async fn finish(&mut self) {
+        if let Some(session) = &self.session {
+            // A peer that is gone needs no good-bye.
+            let _ = Box::pin(tls::finish(session, &mut self.half)).await;
+        }
         // SAFETY: the descriptor is open as long as this half.
         unsafe { libc::shutdown(self.fd, libc::SHUT_WR) };
     }

@@ -81,7 +81,8 @@ pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Res
                 param(&column(m, |i| match to(i).lease {
                     LeaseTo::Keep => 0i16,
                     LeaseTo::Clear => 1,
-                    LeaseTo::Set { .. } => 2,
+                    LeaseTo::Set { conflating: false, .. } => 2,
+                    LeaseTo::Set { conflating: true, .. } => 3,
                 })),
                 param(&nullable(m, |i| match to(i).lease {
                     LeaseTo::Set { id, .. } => Some(id.0),

@@ -10,7 +10,7 @@ use queen_shards::command::{Codec, Record, Start};
 use queen_shards::effect::{
     Call, Contact, CursorRow, FoundLane, GroupRow, KeysRow, LaneRow, Reply, ScanRow, SeededCursor, StoreError,
 };
-use queen_shards::ids::{GroupId, PartitionId, Stamp, TenantId};
+use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
 use queen_shards::place::LaneKey;
 use tokio_postgres::{Client, Row};
 
@@ -27,6 +27,7 @@ pub async fn call(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
         Call::FindCursor { partition, group } => find_cursor(client, *partition, group).await,
         Call::ReadKeys { .. } => read_keys(client, ask).await,
         Call::ReadRecords { .. } => read_records(client, ask).await,
+        Call::ReadNewest { partition, to, not_after } => read_newest(client, *partition, *to, *not_after).await,
         Call::ReadRuns { partition, after, bytes } => runs::read_runs(client, *partition, *after, *bytes).await,
         Call::ReadRunRows { partition, rows } => runs::read_run_rows(client, *partition, rows).await,
         Call::DropRuns { partition, runs } => runs::drop_runs(client, *partition, runs).await,
@@ -120,6 +121,8 @@ async fn open_group(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
         Contact::QueueMode => (0i16, Start::All),
         Contact::Register(start) => (1, *start),
         Contact::Pinned => (2, Start::All),
+        Contact::RegisterConflating(start) => (3, *start),
+        Contact::PinnedConflating(start) => (4, *start),
     };
     let (mode, start_at) = mode_of(start);
     let rows = run(
@@ -140,7 +143,8 @@ async fn open_group(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
     let mut columns = Columns::of(row);
     let queue = columns.queue()?;
     let (group, registered) = (GroupId(columns.get()?), columns.get()?);
-    Ok(Reply::Group(Some(GroupRow { queue, group, registered })))
+    let (conflation, made) = (columns.get()?, columns.get()?);
+    Ok(Reply::Group(Some(GroupRow { queue, group, registered, conflation, made })))
 }
 
 /// The left join brings the clock along when nothing was found.
@@ -175,7 +179,7 @@ async fn scan(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
             last_offset: columns.offset()?,
             log_start: columns.offset()?,
             last_created_at: columns.stamp()?,
-            cursor: columns.cursor(read_at)?,
+            cursor: marked(columns.cursor(read_at)?, columns.get()?),
         });
     }
     Ok(Reply::Scanned { rows: found, now })
@@ -212,7 +216,8 @@ async fn seed_cursors(
         let Some(ord) = columns.get::<Option<i64>>()? else { break };
         let at = place(ord, n)?;
         let (last_offset, log_start) = (columns.offset()?, columns.offset()?);
-        seeded[at] = columns.cursor(read_at)?.map(|row| SeededCursor { row, last_offset, log_start });
+        let cursor = marked(columns.cursor(read_at)?, columns.get()?);
+        seeded[at] = cursor.map(|row| SeededCursor { row, last_offset, log_start });
     }
     Ok(Reply::Cursors { rows: seeded, now })
 }
@@ -237,7 +242,7 @@ async fn find_cursor(client: &Client, partition: PartitionId, group: &str) -> Re
     let mut columns = Columns::of(row);
     columns.skip(2);
     let group: Option<i64> = columns.get()?;
-    let cursor: Option<CursorRow> = columns.cursor(read_at)?;
+    let cursor = marked(columns.cursor(read_at)?, columns.get()?);
     Ok(Reply::Cursor(group.map(GroupId).zip(cursor)))
 }
 
@@ -300,8 +305,13 @@ async fn read_records(client: &Client, ask: &Call) -> Result<Reply, StoreError> 
         ],
     )
     .await?;
+    records(&rows, "read_records")
+}
+
+/// Records, and a last row without one, which says where the log begins.
+fn records(rows: &[Row], function: &str) -> Result<Reply, StoreError> {
     let mut records = Vec::with_capacity(rows.len());
-    for row in &rows {
+    for row in rows {
         let mut columns = Columns::of(row);
         let Some(base) = columns.offset_opt()? else {
             columns.skip(7);
@@ -319,7 +329,27 @@ async fn read_records(client: &Client, ask: &Call) -> Result<Reply, StoreError> 
             keys: columns.bytes()?,
         });
     }
-    Err(StoreError::Refused("read_records has no last row".into()))
+    Err(StoreError::Refused(format!("{function} has no last row")))
+}
+
+const READ_NEWEST: &str = "select * from queen.read_newest($1, $2, $3)";
+
+async fn read_newest(
+    client: &Client,
+    partition: PartitionId,
+    to: Offset,
+    not_after: Stamp,
+) -> Result<Reply, StoreError> {
+    // PostgreSQL has no stamp so late; the function takes null for it.
+    let not_after = (not_after < Stamp(i64::MAX)).then_some(not_after);
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        READ_NEWEST,
+        &[param(&One::of(partition.0)), param(&One::of(to.0)), param(&One(not_after))],
+    )
+    .await?;
+    records(&rows, "read_newest")
 }
 
 fn codec_of(number: i16) -> Result<Codec, StoreError> {
@@ -328,6 +358,11 @@ fn codec_of(number: i16) -> Result<Codec, StoreError> {
         1 => Ok(Codec::Zstd),
         _ => Err(StoreError::Refused(format!("unknown codec {number} in a stored record"))),
     }
+}
+
+/// A cursor with its mark, which is null where there is no cursor.
+fn marked(cursor: Option<CursorRow>, conflating: Option<bool>) -> Option<CursorRow> {
+    cursor.map(|row| CursorRow { conflating: conflating == Some(true), ..row })
 }
 
 /// A start as the functions take it.

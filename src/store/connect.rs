@@ -3,13 +3,17 @@
 //!     Conn::get -> live Client | Unavailable, at once while the store is known to be away
 //!     a deadline passed -> Conn::discard -> cancel sent, socket closed, next get connects
 //!
-//! Holds: no tokio reactor, no session state (a transaction-mode pooler may stand between). TLS comes in at `connect_to`,
-//! where `NoTls` stands.
+//! Holds: no tokio reactor, no session state (a transaction-mode pooler may stand between); with TLS asked for, no TCP
+//! connection without it.
 
+use super::tls;
+use crate::config::postgres::Trust;
 use crate::rt::{self, TcpCompat, UnixCompat};
 use crate::store::failure::wording;
 use futures_util::future::poll_fn;
 use queen_shards::effect::StoreError;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
@@ -19,10 +23,10 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio_postgres::config::{Host, LoadBalanceHosts, TargetSessionAttrs};
-use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 use tokio_postgres::{Client, Config, Connection, NoTls};
 
 /// Of a connection's read and write buffer. 8 KiB, the default, costs five times the CPU (architecture 12).
@@ -42,38 +46,44 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Where PostgreSQL is, and as whom: one server, or several of which the first that suits is taken.
 #[derive(Clone)]
-pub struct Target(Box<Config>);
+pub struct Target {
+    config: Box<Config>,
+    tls: Option<Arc<ClientConfig>>,
+}
 
 impl Target {
     /// What the settings say. Of the configuration hosts, ports, log-in, database, options, keepalives, the user
     /// time-out and `target_session_attrs` are heeded.
-    pub fn server(config: Config) -> Target {
-        Target(Box::new(config))
+    /// `trust`: which certificates are good; `None`: no TLS. `Err`: the CA's text is none.
+    pub fn server(config: Config, trust: Option<&Trust>) -> Result<Target, String> {
+        let tls = trust.map(tls::config).transpose()?;
+        Ok(Target { config: Box::new(config), tls })
     }
 
     /// The server behind a socket in `dir`.
     pub fn socket(dir: &Path, port: u16, user: &str, database: &str) -> Target {
         let mut config = Config::new();
         config.host_path(dir).port(port).user(user).dbname(database);
-        Target(Box::new(config))
+        Target { config: Box::new(config), tls: None }
     }
 
     /// The same server, another database.
     pub fn database(mut self, name: &str) -> Target {
-        self.0.dbname(name);
+        self.config.dbname(name);
         self
     }
 
     /// Every place to try, in order: a host with its port.
     fn places(&self) -> Vec<Place> {
         const PORT: u16 = 5432;
-        let (hosts, addresses, ports) = (self.0.get_hosts(), self.0.get_hostaddrs(), self.0.get_ports());
+        let (hosts, addresses, ports) = (self.config.get_hosts(), self.config.get_hostaddrs(), self.config.get_ports());
         let n = hosts.len().max(addresses.len());
         let mut places: Vec<Place> = (0..n)
             .map(|i| {
                 let port = ports.get(i).or(ports.first()).copied().unwrap_or(PORT);
                 match (addresses.get(i), hosts.get(i)) {
-                    (Some(ip), _) => Place::Address(SocketAddr::new(*ip, port)),
+                    (Some(ip), Some(Host::Tcp(name))) => Place::Address(SocketAddr::new(*ip, port), Some(name.clone())),
+                    (Some(ip), _) => Place::Address(SocketAddr::new(*ip, port), None),
                     (None, Some(Host::Unix(dir))) => Place::Socket(dir.join(format!(".s.PGSQL.{port}"))),
                     (None, Some(Host::Tcp(name))) => match name.strip_prefix('/') {
                         Some(_) => Place::Socket(Path::new(name).join(format!(".s.PGSQL.{port}"))),
@@ -83,7 +93,7 @@ impl Target {
                 }
             })
             .collect();
-        if self.0.get_load_balance_hosts() == LoadBalanceHosts::Random && !places.is_empty() {
+        if self.config.get_load_balance_hosts() == LoadBalanceHosts::Random && !places.is_empty() {
             let by = (random() * places.len() as f64) as usize;
             places.rotate_left(by);
         }
@@ -94,11 +104,11 @@ impl Target {
 /// Without the password.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@", self.0.get_user().unwrap_or("?"))?;
+        write!(f, "{}@", self.config.get_user().unwrap_or("?"))?;
         for (i, place) in self.places().iter().enumerate() {
             write!(f, "{}{place}", if i == 0 { "" } else { "," })?;
         }
-        write!(f, "/{}", self.0.get_dbname().unwrap_or(""))
+        write!(f, "/{}", self.config.get_dbname().unwrap_or(""))
     }
 }
 impl fmt::Debug for Target {
@@ -110,7 +120,8 @@ impl fmt::Debug for Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     Socket(std::path::PathBuf),
-    Address(SocketAddr),
+    /// With the name that a certificate must have, if it is not the address.
+    Address(SocketAddr, Option<String>),
     Name(String, u16),
 }
 
@@ -118,7 +129,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Socket(path) => write!(f, "{}", path.display()),
-            Place::Address(address) => write!(f, "{address}"),
+            Place::Address(address, _) => write!(f, "{address}"),
             Place::Name(name, port) => write!(f, "{name}:{port}"),
         }
     }
@@ -221,10 +232,13 @@ impl Conn {
             let place = live.place.clone();
             rt::spawn(async move {
                 let cancel = async {
-                    match open(&place, &target.0).await? {
-                        Stream::Tcp(stream) => token.cancel_query_raw(stream, NoTls).await.map_err(io::Error::other),
-                        Stream::Unix(stream) => token.cancel_query_raw(stream, NoTls).await.map_err(io::Error::other),
-                    }
+                    let stream = open(&place, &target.config).await?;
+                    let ended = match (stream, secure(&place, &target)?) {
+                        (Stream::Tcp(stream), Some(tls)) => token.cancel_query_raw(stream, tls).await,
+                        (Stream::Tcp(stream), None) => token.cancel_query_raw(stream, NoTls).await,
+                        (Stream::Unix(stream), _) => token.cancel_query_raw(stream, NoTls).await,
+                    };
+                    ended.map_err(io::Error::other)
                 };
                 let _ = rt::timeout(CANCEL_MAX, cancel).await;
             });
@@ -279,9 +293,9 @@ impl Stop {
 }
 
 /// When the client is dropped the connection says good-bye and ends by itself; `Stop` is for one that hangs.
-async fn drive<S>(mut connection: Connection<S, NoTlsStream>, stop: Rc<Stop>)
+async fn drive<S, T>(mut connection: Connection<S, T>, stop: Rc<Stop>)
 where
-    Connection<S, NoTlsStream>: Future<Output = Result<(), tokio_postgres::Error>> + Unpin,
+    Connection<S, T>: Future<Output = Result<(), tokio_postgres::Error>> + Unpin,
 {
     poll_fn(|cx: &mut Context<'_>| {
         if stop.asked.get() {
@@ -301,12 +315,12 @@ enum Stream {
 
 /// Connects to the first place that suits; the text names every place and why it did not.
 async fn connect(target: &Target, name: &str) -> Result<Live, String> {
-    let mut config = (*target.0).clone();
+    let mut config = (*target.config).clone();
     config.application_name(name);
     let longest = config.get_connect_timeout().copied().unwrap_or(CONNECT_MAX).min(CONNECT_MAX);
     let mut reasons = Vec::new();
     for place in target.places() {
-        match rt::timeout(longest, connect_to(&place, &config)).await {
+        match rt::timeout(longest, connect_to(&place, &config, target)).await {
             Some(Ok(live)) => return Ok(live),
             Some(Err(why)) => reasons.push(format!("{place}: {why}")),
             None => reasons.push(format!("{place}: no answer within {longest:?}")),
@@ -315,17 +329,25 @@ async fn connect(target: &Target, name: &str) -> Result<Live, String> {
     Err(format!("cannot connect to PostgreSQL: {}", reasons.join("; ")))
 }
 
-async fn connect_to(place: &Place, config: &Config) -> Result<Live, String> {
+async fn connect_to(place: &Place, config: &Config, target: &Target) -> Result<Live, String> {
     let stream = open(place, config).await.map_err(|e| e.to_string())?;
+    let tls = secure(place, target).map_err(|e| e.to_string())?;
     let refused = |e: tokio_postgres::Error| wording(&e);
     let stop = Rc::new(Stop::default());
-    let client = match stream {
-        Stream::Tcp(stream) => {
+    let client = match (stream, tls) {
+        (Stream::Tcp(stream), Some(tls)) => {
+            let mut config = config.clone();
+            config.ssl_mode(SslMode::Require);
+            let (client, connection) = config.connect_raw(stream, tls).await.map_err(refused)?;
+            rt::spawn(drive(connection, stop.clone()));
+            client
+        }
+        (Stream::Tcp(stream), None) => {
             let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(refused)?;
             rt::spawn(drive(connection, stop.clone()));
             client
         }
-        Stream::Unix(stream) => {
+        (Stream::Unix(stream), _) => {
             let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(refused)?;
             rt::spawn(drive(connection, stop.clone()));
             client
@@ -345,10 +367,24 @@ async fn connect_to(place: &Place, config: &Config) -> Result<Live, String> {
     Ok(Live { client: Rc::new(client), place: place.clone(), stop })
 }
 
+/// How a connection to a place is secured; `None`: it is not, or it does not leave this machine.
+fn secure(place: &Place, target: &Target) -> io::Result<Option<tls::Secure>> {
+    let Some(config) = target.tls.clone() else { return Ok(None) };
+    let name = match place {
+        Place::Socket(_) => return Ok(None),
+        Place::Address(address, None) => ServerName::from(address.ip()),
+        Place::Address(_, Some(name)) | Place::Name(name, _) => {
+            let name = name.trim_matches(['[', ']']).to_owned();
+            ServerName::try_from(name).map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?
+        }
+    };
+    Ok(Some(tls::Secure { config, name }))
+}
+
 async fn open(place: &Place, config: &Config) -> io::Result<Stream> {
     match place {
         Place::Socket(path) => rt::connect_unix_compat(path, BUFFER_BYTES).await.map(Stream::Unix),
-        Place::Address(address) => open_tcp(*address, config).await,
+        Place::Address(address, _) => open_tcp(*address, config).await,
         Place::Name(name, port) => {
             let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
             for address in resolve(name, *port).await? {

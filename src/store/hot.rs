@@ -214,7 +214,8 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove]) -> Result<MoveO
             param(&column(n, |i| match to(i).lease {
                 LeaseTo::Keep => 0i16,
                 LeaseTo::Clear => 1,
-                LeaseTo::Set { .. } => 2,
+                LeaseTo::Set { conflating: false, .. } => 2,
+                LeaseTo::Set { conflating: true, .. } => 3,
             })),
             param(&nullable(n, |i| match to(i).lease {
                 LeaseTo::Set { id, .. } => Some(id.0),
@@ -255,8 +256,9 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove]) -> Result<MoveO
 fn cursor_outcome(state: i32, columns: &mut Columns<'_>, now: Stamp) -> Result<CursorOutcome, StoreError> {
     match state {
         0 | 1 => {
-            let Some(row) = columns.cursor(now)? else { return Ok(CursorOutcome::Gone) };
+            let Some(mut row) = columns.cursor(now)? else { return Ok(CursorOutcome::Gone) };
             let (last_offset, log_start) = (columns.offset()?, columns.offset()?);
+            row.conflating = columns.get()?;
             Ok(match state {
                 0 => CursorOutcome::Moved {
                     version: row.version,

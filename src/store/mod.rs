@@ -18,6 +18,7 @@ mod params;
 mod rows;
 mod runs;
 pub mod sql_files;
+mod tls;
 
 pub use bundle::bundle;
 pub use cold::{call, purge_dead, state};

@@ -112,7 +112,7 @@ impl<'a> Columns<'a> {
     }
 
     /// version, committed, lease_id, lease_expires_at, batch_end, retry_count, attempt_start, attempt_count; `None`
-    /// when there is no row.
+    /// when there is no row. `conflating` is a later column.
     pub fn cursor(&mut self, now: Stamp) -> Read<Option<CursorRow>> {
         let Some(version) = self.get::<Option<i64>>()? else {
             self.skip(7);
@@ -124,6 +124,7 @@ impl<'a> Columns<'a> {
             lease: self.lease()?,
             lease_left_us: lease_left(self.stamp_opt()?, now),
             batch_end: self.offset_opt()?,
+            conflating: false,
             retry_count: self.count()?,
             attempt_start: self.offset_opt()?,
             attempt_count: self.count()?,

@@ -41,6 +41,8 @@ pub struct Metrics {
     shards: Box<[ShardMetrics]>,
     /// Most connections this broker may open.
     pub pool_size: u64,
+    /// QUEEN_ENCRYPTION_KEY is set and of no use.
+    pub key_malformed: bool,
 }
 
 macro_rules! counters {
@@ -81,6 +83,8 @@ counters! {
     ack_failed,
     /// Messages moved to the dead letters.
     dead_lettered,
+    /// Messages that conflating groups completed without seeing them.
+    conflated,
     transactions,
     db_errors,
     pop_targeted,
@@ -154,6 +158,10 @@ impl ShardMetrics {
     }
     pub fn dead_lettered(&self, messages: u64) {
         add(&self.cells.dead_lettered, messages);
+    }
+    /// Messages that acks of conflating leases retired undelivered.
+    pub fn conflated(&self, messages: u64) {
+        add(&self.cells.conflated, messages);
     }
     pub fn transaction(&self) {
         add(&self.cells.transactions, 1);
@@ -244,7 +252,7 @@ impl Metrics {
     /// `pool_size`: most connections this broker may open (`DB_POOL_SIZE`).
     pub fn new(shards: usize, pool_size: usize) -> Metrics {
         let shards = (0..=shards).map(|_| ShardMetrics::default()).collect();
-        Metrics { started: Instant::now(), shards, pool_size: pool_size as u64 }
+        Metrics { started: Instant::now(), shards, pool_size: pool_size as u64, key_malformed: false }
     }
     /// The block of shard `i`; only its thread may count there.
     pub fn shard(&self, i: usize) -> &ShardMetrics {

@@ -24,12 +24,19 @@ fn process(page: &mut Page, metrics: &Metrics) {
     let sums = metrics.sums();
     page.gauge("queen_uptime_seconds", "Age of the process.", metrics.uptime_secs());
     page.gauge("queen_process_resident_memory_bytes", "Resident set.", resident_bytes());
+    page.gauge(
+        "queen_encryption_key_malformed",
+        "1: QUEEN_ENCRYPTION_KEY is set and of no use.",
+        u8::from(metrics.key_malformed),
+    );
     page.counter("queen_process_push_requests_total", "Push calls.", sums.push_requests);
     page.counter("queen_process_pop_requests_total", "Pop calls.", sums.pop_requests);
     page.counter("queen_process_ack_requests_total", "Ack calls.", sums.ack_requests);
     page.counter("queen_process_push_messages_total", "Messages pushed.", sums.push_messages);
     page.counter("queen_process_pop_messages_total", "Messages delivered.", sums.pop_messages);
     page.counter("queen_process_ack_messages_total", "Messages acked, auto-acked ones included.", sums.ack_messages);
+    let conflated = "Messages that conflating groups retired undelivered.";
+    page.counter("queen_process_conflated_messages_total", conflated, sums.conflated);
     page.counter("queen_pop_targeted_total", "Pops aimed at one hinted partition.", sums.pop_targeted);
     page.counter("queen_pop_wildcard_total", "Pops that searched candidates.", sums.pop_wildcard);
     page.counter("queen_pop_fill_wait_total", "Pops held back to fill a batch.", sums.fill_waits);

@@ -97,7 +97,7 @@ impl Totals {
     pub fn take(&mut self) -> Option<serde_json::Value> {
         let sums = self.metrics.sums();
         let delta = sums.since(&self.sent);
-        let counted = Sums { loop_lag_samples: 0, loop_lag_micros: 0, commits: 0, ..delta };
+        let counted = Sums { loop_lag_samples: 0, loop_lag_micros: 0, commits: 0, conflated: 0, ..delta };
         if counted == Sums::default() {
             return None;
         }

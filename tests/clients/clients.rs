@@ -5,6 +5,7 @@
 
 #[path = "../http/harness/mod.rs"]
 mod harness;
+mod rust_admin;
 mod rust_client;
 
 use std::io::Write;

@@ -23,6 +23,7 @@ pub async fn flows(broker: &Broker) {
     a_parked_consumer_gets_a_late_message(&queen).await;
     buffered_push(&queen).await;
     configure_and_delete(&queen).await;
+    crate::rust_admin::flows(&queen).await;
     queen.close().await.expect("closed");
 }
 

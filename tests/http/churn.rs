@@ -2,13 +2,14 @@
 
 use crate::harness::{Setup, encode, shared_postgres, unique};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the storm lasts; QUEEN_CHURN_SECS for longer ones.
 const SECS: u64 = 6;
 
 #[test]
-fn seeks_deletes_retention_and_traffic_do_not_deadlock() {
+fn bundles_seeks_deletes_retention_and_traffic_do_not_deadlock() {
     let b = &Setup::clean().env("RETENTION_INTERVAL", "100").start();
     let queues: Vec<String> = (0..3).map(|_| unique("churn")).collect();
     for queue in &queues {
@@ -19,7 +20,8 @@ fn seeks_deletes_retention_and_traffic_do_not_deadlock() {
     }
     let secs = std::env::var("QUEEN_CHURN_SECS").ok().and_then(|text| text.parse().ok()).unwrap_or(SECS);
     let until = Instant::now() + Duration::from_secs(secs);
-    crate::harness::at_once(12, |worker| {
+    let (committed, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    crate::harness::at_once(15, |worker| {
         let mut n = worker as u64;
         let mut failed: Vec<String> = Vec::new();
         while Instant::now() < until {
@@ -78,6 +80,35 @@ fn seeks_deletes_retention_and_traffic_do_not_deadlock() {
                     }
                     list
                 }
+                12.. => {
+                    // What a handler does: acks of all it holds and pushes to the other queues, in one bundle; the order in
+                    // which it names them is not the order of the locks.
+                    let path = format!(
+                        "/api/v1/pop/queue/{queue}?consumerGroup={group}&subscriptionMode=all&batch=8&partitions=3"
+                    );
+                    let pop = send("GET", path, None);
+                    let mut operations: Vec<Value> = (0..3)
+                        .map(|k| {
+                            json!({"type": "push", "queue": queues[(pick + 2 - k) % 3],
+                                        "partition": format!("p{}", (pick / 6 + k) % 6), "payload": n})
+                        })
+                        .collect();
+                    if pop.status == 200 {
+                        let messages = pop.json()["messages"].as_array().expect("messages").clone();
+                        operations.extend(messages.iter().rev().map(|m| {
+                            json!({"type": "ack",
+                            "transactionId": m["transactionId"], "partitionId": m["partitionId"],
+                            "leaseId": m["leaseId"], "consumerGroup": group, "status": "completed"})
+                        }));
+                    }
+                    let answer = send("POST", "/api/v1/transaction".into(), Some(json!({"operations": operations})));
+                    let done = answer.status == 200 && answer.json()["success"] == true;
+                    if done { &committed } else { &refused }.fetch_add(1, Ordering::Relaxed);
+                    if answer.text().contains("deadlock") {
+                        failed.push(answer.text());
+                    }
+                    answer
+                }
                 _ => {
                     std::thread::sleep(Duration::from_millis(300));
                     let answer = send("DELETE", format!("/api/v1/resources/queues/{}", queues[2]), None);
@@ -91,6 +122,8 @@ fn seeks_deletes_retention_and_traffic_do_not_deadlock() {
         }
         assert!(failed.is_empty(), "{failed:?}");
     });
+    println!("{committed:?} bundles committed, {refused:?} refused");
+    assert!(committed.into_inner() > 0, "no bundle was committed");
     let database = b.database.as_ref().expect("a database");
     let deadlocks =
         shared_postgres().query(database, "select deadlocks from pg_stat_database where datname = current_database()");

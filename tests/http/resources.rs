@@ -138,7 +138,7 @@ fn namespaces_tasks_partitions_and_overview() {
 }
 
 #[test]
-fn delete_starts_the_name_from_zero() {
+fn i42_a_deleted_queue_starts_from_zero() {
     let b = two_shards();
     let q = unique("res");
     b.configure(&q, json!({"leaseTime": 77, "priority": 5, "retryLimit": 0}));

@@ -132,6 +132,8 @@ fn pop_maintenance_answers_204_and_lets_pushes_and_acks_through() {
             broker.get(&format!("{path}{}wait=true&timeout=20000", if path.contains('?') { '&' } else { '?' }));
         assert_eq!((answer.status, answer.body.len()), (204, 0), "{path}");
     }
+    let conflating = broker.get("/api/v1/pop/queue/orders?consumerGroup=g&conflation=true&subscriptionMode=all");
+    assert_eq!(conflating.json(), json!({"messages": [], "paused": true, "conflation": true}));
     assert_eq!(broker.get("/api/v1/pop/queue/orders?batch=x").status, 400, "refusals come first");
     broker.complete("", &held);
     broker.push_n("orders", "p", "more", 1);

@@ -2,7 +2,20 @@
 
 use crate::cluster::Db;
 use crate::{cursor, number, queue};
-use serde_json::json;
+use serde_json::{Value, json};
+
+/// Deletes a queue as its route does; steps that were needed.
+fn delete(db: &Db, queue: &str, limit: u32) -> u32 {
+    let mut said = db.call("delete_queue", json!({ "queue": queue }));
+    let id = said.as_object_mut().unwrap().remove("id").expect("it existed");
+    assert_eq!(said, json!({"deleted": true, "queue": queue, "existed": true}));
+    for step in 1.. {
+        if db.call("drop_queue", json!({"queue": id, "limit": limit})) == json!({"left": false}) {
+            return step;
+        }
+    }
+    unreachable!()
+}
 
 #[test]
 fn a_deleted_queue_leaves_only_dead_ids() {
@@ -10,7 +23,7 @@ fn a_deleted_queue_leaves_only_dead_ids() {
     queue(&db, "q", 3, 5);
     queue(&db, "other", 1, 5);
     cursor(&db, "q", "p0", "g", 1, None);
-    assert_eq!(db.call("delete_queue", json!({"queue": "q"})), json!({"deleted": true, "queue": "q", "existed": true}));
+    delete(&db, "q", 500);
     assert_eq!(
         db.call("delete_queue", json!({"queue": "q"})),
         json!({"deleted": false, "queue": "q", "existed": false, "message": "Queue not found, nothing was deleted"})
@@ -27,7 +40,7 @@ fn purging_goes_in_bounded_steps_until_nothing_is_left() {
     queue(&db, "q", 3, 5);
     queue(&db, "other", 1, 5);
     db.sql("insert into queen.evidence select partition_id, base_offset, count, created_at, null, keys from queen.segments");
-    db.call("delete_queue", json!({"queue": "q"}));
+    delete(&db, "q", 500);
     let mut steps = Vec::new();
     loop {
         let done: u32 = db.sql("select queen.purge_dead(7)").parse().unwrap();
@@ -60,10 +73,13 @@ fn a_delete_waits_for_a_push_in_flight_and_its_segment_dies_too() {
          select pg_advisory_xact_lock(7); commit"
     ));
     db.until("the push", &format!("select exists (select {gates} and not granted)"));
-    let delete = db.start("select queen.delete_queue('00000000-0000-0000-0000-000000000001', '{\"queue\":\"q\"}')");
+    let tenant = "00000000-0000-0000-0000-000000000001";
+    let dropped = db.call("delete_queue", json!({"queue": "q"}))["id"].clone();
+    let delete =
+        db.start(&format!("select queen.drop_queue('{tenant}', '{}')", json!({"queue": dropped, "limit": 100})));
     db.until(
         "the wait",
-        "select exists (select 1 from pg_stat_activity where datname = current_database() and query like '%delete_queue%'
+        "select exists (select 1 from pg_stat_activity where datname = current_database() and query like '%drop_queue%'
         and wait_event_type = 'Lock' and pid <> pg_backend_pid())",
     );
     db.sql(&format!("select pg_terminate_backend(pid) {gates} and granted"));
@@ -76,6 +92,55 @@ fn a_delete_waits_for_a_push_in_flight_and_its_segment_dies_too() {
     assert_eq!(db.sql("select count(*) from queen.segments"), "0");
 }
 
+/// What a push waits for is one step: its name is free after the first, and each of the others holds few partitions.
+#[test]
+fn a_large_queue_is_deleted_in_bounded_steps() {
+    let db = Db::new();
+    queue(&db, "q", 25, 2);
+    (0..25).for_each(|i| cursor(&db, "q", &format!("p{i}"), "g", -1, None));
+    db.sql("insert into queen.dead_letters (queue_id, partition_id, group_name, message_offset, message_id, transaction_id, payload, encrypted, error, retry_count)
+        select queue_id, id, 'g', 0, gen_random_uuid(), 'k', '', false, '', 0 from queen.partitions");
+    let id = db.call("delete_queue", json!({"queue": "q"}))["id"].clone();
+    let counts = || {
+        db.sql("select (select count(*) from queen.partitions) || ' ' || (select count(*) from queen.cursors) || ' ' || (select count(*) from queen.dead_letters)")
+    };
+    assert_eq!(counts(), "25 25 25");
+    for page in ["list_queues", "status_queues"] {
+        assert_eq!(db.call(page, json!({"limit": 9, "offset": 0}))["queues"], json!([]), "it is gone for everybody");
+    }
+    assert_eq!(db.call("overview", json!({"limit": 9}))["queues"], 0);
+    assert_eq!(db.call("status", json!({"limit": 9}))["queues"], json!([]));
+    db.sql(&format!(
+        "select * from queen.provision(array['{}'::uuid], array['q'], array['p0'], array[1])",
+        crate::cluster::DEFAULT_TENANT
+    ));
+    let mut seen = Vec::new();
+    let step = || db.call("drop_queue", json!({"queue": id, "limit": 10})) == json!({"left": true});
+    while step() {
+        seen.push(counts());
+    }
+    assert_eq!(seen, ["16 15 25", "6 5 25", "1 0 25", "1 0 15", "1 0 5"], "ten rows a step; the new queue stays");
+    assert_eq!(counts(), "1 0 0");
+    assert_eq!(db.sql("select count(*) || ' ' || min(name) from queen.queues"), "1 q");
+    assert_eq!(db.call("drop_queue", json!({"queue": id, "limit": 10})), json!({"left": false}), "again: harmless");
+}
+
+/// Whoever deletes may die: the clean-up finds what is left.
+#[test]
+fn an_interrupted_deletion_is_finished_by_the_clean_up() {
+    let db = Db::new();
+    queue(&db, "q", 25, 2);
+    assert_ne!(db.call("delete_queue", json!({"queue": "q"}))["id"], Value::Null);
+    let mut steps = 0;
+    while db.sql("select queen.purge_dead(10)") == "10" {
+        steps += 1;
+        assert!(steps < 100, "it ends");
+    }
+    let left = "select (select count(*) from queen.queues) || ' ' || (select count(*) from queen.partitions) || ' ' ||
+        (select count(*) from queen.segments) || ' ' || (select count(*) from queen.dead_partitions)";
+    assert_eq!(db.sql(left), "0 0 0 0");
+}
+
 /// Waiting lockers in one order do not deadlock; appends, which skip, never wait. Source: architecture 13, rule 3.
 #[test]
 fn deletes_and_ordered_lockers_do_not_deadlock() {
@@ -86,9 +151,10 @@ fn deletes_and_ordered_lockers_do_not_deadlock() {
         perform 1 from queen.partitions order by id for no key update;
         perform 1 from queen.cursors order by partition_id, group_id for no key update; end loop; end $$";
     let lockers: Vec<_> = (0..3).map(|_| db.start(locker)).collect();
-    let deletes: Vec<_> = (0..3)
-        .map(|_| db.start("select queen.delete_queue('00000000-0000-0000-0000-000000000001', '{\"queue\":\"q\"}')"))
-        .collect();
+    db.call("delete_queue", json!({"queue": "q"}));
+    let steps = "do $$ declare v json; begin loop
+        v := queen.drop_queue(null, '{\"limit\":3}'); commit; exit when not (v ->> 'left')::boolean; end loop; end $$";
+    let deletes: Vec<_> = (0..3).map(|_| db.start(steps)).collect();
     for child in lockers.into_iter().chain(deletes) {
         let out = child.wait_with_output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

@@ -12,6 +12,7 @@ mod lease;
 mod listings;
 mod messages;
 mod retention;
+mod scale;
 
 use cluster::Db;
 

@@ -98,7 +98,7 @@ fn a_discarded_connection_cancels_its_statement_and_leaves_its_outcome_unknown()
 fn a_password_is_never_shown() {
     let mut config = "postgresql://me:s3cret@db.example:6543/jobs".parse::<tokio_postgres::Config>().unwrap();
     config.host_path("/run/postgresql");
-    let shown = format!("{0} {0:?}", Target::server(config));
+    let shown = format!("{0} {0:?}", Target::server(config, None).expect("no CA"));
     assert!(shown.contains("me@db.example:6543,/run/postgresql/.s.PGSQL.6543/jobs"), "{shown}");
     assert!(!shown.contains("s3cret"));
 }

@@ -38,6 +38,30 @@ async fn read(db: &Db, p: PartitionId) -> CursorRow {
     found.expect("a cursor").1
 }
 
+/// The mark comes and goes with the lease, and every way to read a cursor tells of it. Architecture 13, rule 21.
+#[test]
+fn a_conflating_lease_is_marked_in_the_row() {
+    on_store(async |db| {
+        let (p, g, version) = with_cursor(&db).await;
+        let set = LeaseTo::Set { id: LeaseId(77), secs: 30, conflating: true };
+        let claim = CursorTo { lease: set, ..lease_to(-1, 77, 30, 6) };
+        let (version, _) = moved(db.move_one(cursor_move(p, g, version, LeaseMust::Over, claim)).await);
+        assert!(read(&db, p).await.conflating);
+        let Reply::Cursors { rows, .. } =
+            db.call(Call::SeedCursors { group: g, start: Start::All, partitions: vec![p] }).await
+        else {
+            panic!()
+        };
+        assert!(rows[0].unwrap().row.conflating);
+        assert!(stale(db.move_one(cursor_move(p, g, 1, LeaseMust::Live, to(6))).await).conflating);
+        let keep = CursorTo { lease: LeaseTo::Keep, batch_end: Some(Offset(6)), ..to(3) };
+        let (version, _) = moved(db.move_one(cursor_move(p, g, version, LeaseMust::Live, keep)).await);
+        assert!(read(&db, p).await.conflating, "what is left of the lease keeps it");
+        moved(db.move_one(cursor_move(p, g, version, LeaseMust::Live, to(6))).await);
+        assert!(!read(&db, p).await.conflating);
+    });
+}
+
 #[test]
 fn a_claim_writes_everything_it_says_and_stamps_the_lease() {
     on_store(async |db| {
@@ -53,6 +77,7 @@ fn a_claim_writes_everything_it_says_and_stamps_the_lease() {
             lease: LeaseId(77),
             lease_left_us: row.lease_left_us,
             batch_end: Some(Offset(6)),
+            conflating: false,
             retry_count: 2,
             attempt_start: Some(Offset(0)),
             attempt_count: 3,

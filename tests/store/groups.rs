@@ -48,9 +48,33 @@ fn the_record_is_fixed_by_the_first_contact() {
         let (ids, _) = backlog(&db, &["a"]).await;
         let first = db.open("q", "g", Contact::Register(Start::New)).await.unwrap();
         let again = db.open("q", "g", Contact::Register(Start::All)).await.unwrap();
-        assert_eq!(first, again);
+        assert!(first.made && !again.made);
+        assert_eq!(first, queen_shards::effect::GroupRow { made: true, ..again });
         assert_eq!(db.committed(first.group, ids[0]).await, Some(9));
         assert_eq!(db.number("select count(*) from queen.groups where mode = 'new'").await, 1);
+    });
+}
+
+/// Data plane 4.10: stored at the first registration, for ever; a pinned pop registers, but makes no queue.
+#[test]
+fn conflation_is_fixed_by_the_registration() {
+    on_store(async |db| {
+        let conflating = Contact::PinnedConflating(Start::All);
+        assert_eq!(db.open("q", "g", conflating).await, None);
+        let (ids, _) = backlog(&db, &["a"]).await;
+        let met = db.open("q", "g", Contact::Pinned).await.unwrap();
+        assert!(!met.registered && !met.conflation && !met.made);
+        let made = db.open("q", "g", conflating).await.unwrap();
+        assert!(made.registered && made.conflation && made.made);
+        assert_eq!((made.group, db.committed(made.group, ids[0]).await), (met.group, Some(-1)), "seeded everywhere");
+        for contact in [conflating, Contact::Register(Start::New), Contact::Pinned] {
+            let again = db.open("q", "g", contact).await.unwrap();
+            assert!(again.registered && again.conflation && !again.made, "{contact:?}");
+        }
+        let plain = db.open("q", "plain", Contact::Register(Start::All)).await.unwrap();
+        assert!(plain.made && !plain.conflation);
+        assert!(!db.open("q", "plain", Contact::RegisterConflating(Start::All)).await.unwrap().conflation);
+        assert!(db.open("new", "g", Contact::RegisterConflating(Start::New)).await.unwrap().conflation);
     });
 }
 

@@ -165,6 +165,7 @@ async fn judge_all(db: &Db, round: u8) {
         ("find_cursor", Call::FindCursor { partition: p, group: QUEUE_MODE.into() }),
         ("read_keys", read_keys(false, None)),
         ("read_keys newest", read_keys(true, Some(Stamp(0)))),
+        ("read_newest", Call::ReadNewest { partition: p, to: Offset(25), not_after: Stamp(1 << 50) }),
         ("read_records", Call::ReadRecords { partition: p, from: Offset(5), to: Offset(25), bytes: 9, messages: 9 }),
     ] {
         plans.of(what, store::call(&client, &ask)).await.unwrap();

@@ -82,6 +82,32 @@ fn records_are_read_until_enough_and_at_least_one() {
 }
 
 #[test]
+fn the_newest_record_of_an_age_is_found() {
+    on_store(async |db| {
+        let (p, stamps) = ten_rows(&db).await;
+        let newest = async |to: i64, not_after: Stamp| {
+            let Reply::Records { records, log_start } =
+                db.call(Call::ReadNewest { partition: p, to: Offset(to), not_after }).await
+            else {
+                panic!()
+            };
+            assert_eq!(log_start, Offset(20));
+            records.iter().map(|record| record.base.0).collect::<Vec<_>>()
+        };
+        let any = Stamp(i64::MAX);
+        assert_eq!(newest(49, any).await, [45]);
+        assert_eq!(newest(33, any).await, [30], "the record that holds it");
+        assert_eq!(newest(49, stamps[7]).await, [35]);
+        assert_eq!(newest(49, Stamp(stamps[7].0 - 1)).await, [30]);
+        assert_eq!(newest(49, stamps[9]).await, [45]);
+        let gone = Call::ReadNewest { partition: PartitionId(1), to: Offset(9), not_after: any };
+        assert!(
+            matches!(db.call(gone).await, Reply::Records { records, log_start: Offset::NONE } if records.is_empty())
+        );
+    });
+}
+
+#[test]
 fn a_scan_pages_over_what_a_group_has_left_of_one_shard() {
     on_store(async |db| {
         let names: Vec<String> = (0..60).map(|i| format!("p{i}")).collect();

@@ -228,7 +228,7 @@ pub fn to(committed: i64) -> CursorTo {
 
 pub fn lease_to(committed: i64, id: u128, secs: u32, batch_end: i64) -> CursorTo {
     CursorTo {
-        lease: LeaseTo::Set { id: LeaseId(id), secs },
+        lease: LeaseTo::Set { id: LeaseId(id), secs, conflating: false },
         batch_end: Some(Offset(batch_end)),
         attempt_start: Some(Offset(committed + 1)),
         attempt_count: 1,

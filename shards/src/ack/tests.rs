@@ -22,6 +22,7 @@ impl Lane {
             cursor: CursorView {
                 committed: Offset(9),
                 batch_end: None,
+                conflating: false,
                 retry_count: 0,
                 attempt_start: None,
                 attempt_count: 0,
@@ -68,6 +69,7 @@ impl Lane {
             self.cursor = CursorView {
                 committed: to.committed,
                 batch_end: to.batch_end,
+                conflating: self.cursor.conflating && to.lease == LeaseTo::Keep,
                 retry_count: to.retry_count,
                 attempt_start: to.attempt_start,
                 attempt_count: to.attempt_count,
@@ -370,6 +372,39 @@ fn a_dead_letter_that_cannot_be_filed_is_rejected_and_the_prefix_counts() {
     );
 }
 
+/// Data plane 4.10 and 5.3: only the end of the span was delivered; its ack retires the rest, a nack retires nothing.
+#[test]
+fn a_conflating_lease_is_completed_by_the_message_it_delivered() {
+    let conflating = || {
+        let mut lane = Lane::leased();
+        lane.cursor.conflating = true;
+        assert_eq!(delivered(&lane.cursor), Some(Offset(14)));
+        lane
+    };
+    let mut lane = conflating();
+    let ruled = lane.rule(&[(14, Completed, "")]);
+    assert_eq!(ruled.conflated, Some(Conflated { item: 0, messages: 4 }));
+    lane.is(14, false, 0);
+    assert_eq!(delivered(&lane.cursor), None);
+    for (word, counter) in [(Failed, 1), (Retry, 0)] {
+        let mut lane = conflating();
+        let ruled = lane.rule(&[(14, word, "")]);
+        assert_eq!((ruled.conflated, ruled.released), (None, true));
+        lane.is(9, false, counter);
+    }
+    let mut lane = conflating();
+    lane.cursor.retry_count = 3;
+    let ruled = lane.rule(&[(14, Failed, "over")]);
+    assert_eq!((ruled.conflated.map(|c| c.messages), ruled.dead_letter.map(|d| d.offset)), (Some(4), Some(Offset(14))));
+    lane.is(14, false, 0);
+    // A key of the span that was not delivered completes as far as it is, and the rest stays leased.
+    let mut lane = conflating();
+    assert_eq!(lane.rule(&[(11, Completed, "")]).conflated, None);
+    lane.is(11, true, 0);
+    assert_eq!(lane.rule(&[(14, Completed, "")]).conflated, Some(Conflated { item: 0, messages: 2 }));
+    assert_eq!(Lane::leased().rule(&[(14, Completed, "")]).conflated, None, "a plain lease retires nothing unseen");
+}
+
 /// The rules read along the log, message by message, the way the prose of 5.4 tells them.
 fn twin(cursor: &CursorView, places: &[Place], items: &[AckItem], retry_limit: u32, dead_letter_on: bool) -> Ruled {
     let mut outcomes = Vec::new();
@@ -443,7 +478,12 @@ fn twin(cursor: &CursorView, places: &[Place], items: &[AckItem], retry_limit: u
         attempt_count: new.attempt_count,
     };
     let changes = ends || new != *cursor;
-    Ruled { to: changes.then_some(to), outcomes, dead_letter, released: ends && cursor.has_lease }
+    let last = Offset(new.committed.0);
+    let conflated = (cursor.conflating && ends && cursor.batch_end == Some(last)).then(|| Conflated {
+        item: places.iter().position(|place| *place == Place::Span(last)).unwrap() as u32,
+        messages: (cursor.committed.0 + 1..last.0).count() as u64,
+    });
+    Ruled { to: changes.then_some(to), outcomes, dead_letter, released: ends && cursor.has_lease, conflated }
 }
 
 prop_compose! {
@@ -453,10 +493,12 @@ prop_compose! {
         retry_count in 0u32..4,
         attempt in prop::option::of(1u32..4),
         has_lease in any::<bool>(),
+        conflating in any::<bool>(),
     ) -> CursorView {
         CursorView {
             committed: Offset(committed),
             batch_end: batch.map(|n| Offset(committed + 1 + n)),
+            conflating: conflating && batch.is_some(),
             retry_count,
             attempt_start: attempt.map(|_| Offset(committed + 1)),
             attempt_count: attempt.unwrap_or(0),

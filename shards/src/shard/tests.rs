@@ -26,7 +26,10 @@ fn queue() -> QueueRow {
 
 fn answer(ask: &Call, now: Stamp) -> Reply {
     match ask {
-        Call::OpenGroup { .. } => Reply::Group(Some(GroupRow { queue: queue(), group: GroupId(1), registered: false })),
+        Call::OpenGroup { .. } => {
+            let (registered, conflation, made) = (false, false, false);
+            Reply::Group(Some(GroupRow { queue: queue(), group: GroupId(1), registered, conflation, made }))
+        }
         Call::Scan { .. } => Reply::Scanned { rows: Vec::new(), now },
         Call::Provision { .. } => {
             let (last_offset, log_start) = (Offset(-1), Offset(0));
@@ -80,6 +83,8 @@ fn pop(from: &PopFrom) -> Pop {
         start: Start::All,
         batch: 1,
         partitions: 1,
+        conflating_partitions: 1,
+        conflation: None,
         bytes: 1 << 20,
         lease_secs: None,
         auto_ack: false,

@@ -145,3 +145,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_newest_record_of_an_age_is_named_only_when_nothing_newer_can_be_missing() {
+    let tail = tail(&[3, 2, 4]); // Stamps 1000, 1030, 1050; ends at 108.
+    let newest = |not_after: i64, end: i64| tail.newest(Stamp(not_after), Offset(end)).map(|record| record.base.0);
+    assert_eq!(newest(999, 108), None, "what is older lies below");
+    assert_eq!(newest(1000, 108), Some(100));
+    assert_eq!(newest(1049, 108), Some(103));
+    assert_eq!(newest(1050, 108), Some(105));
+    assert_eq!(newest(i64::MAX, 108), Some(105));
+    assert_eq!(newest(i64::MAX, 109), None, "somebody wrote more");
+    assert_eq!(newest(1049, 109), Some(103), "and that is younger");
+    assert!(Tail::new().newest(Stamp(i64::MAX), Offset(-1)).is_none());
+}

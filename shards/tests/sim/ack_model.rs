@@ -27,6 +27,8 @@ pub struct Judged {
     pub items: Vec<Allowed>,
     /// `None`: either answer is fair.
     pub released: Option<bool>,
+    /// Messages retired unseen, when a conflating lease is completed.
+    pub conflated: Option<u64>,
     /// The state after; `None` when nothing changes.
     pub next: Option<Cursor>,
     pub letter: Option<Letter>,
@@ -55,6 +57,7 @@ pub fn judge(row: &Cursor, part: &Part, set: &AckSet, options: &Options, assume:
     let refuse = |outcome| Judged {
         items: vec![bit(outcome); set.items.len()],
         released: Some(false),
+        conflated: None,
         next: None,
         letter: None,
     };
@@ -135,11 +138,13 @@ pub fn judge(row: &Cursor, part: &Part, set: &AckSet, options: &Options, assume:
         (true, false) => None,
         (released, _) => Some(released),
     };
-    Judged { items: items.collect(), released, next: changed.then_some(next), letter }
+    let closed = row.conflating && next.batch_end.is_none() && Some(next.committed) == row.batch_end;
+    let conflated = closed.then(|| (next.committed.0 - row.committed.0 - 1).max(0) as u64);
+    Judged { items: items.collect(), released, conflated, next: changed.then_some(next), letter }
 }
 
 fn release(row: &mut Cursor) {
-    (row.lease, row.expires, row.batch_end) = (LeaseId::NONE, Stamp(0), None);
+    (row.lease, row.expires, row.batch_end, row.conflating) = (LeaseId::NONE, Stamp(0), None, false);
 }
 
 fn reset(row: &mut Cursor) {
@@ -149,6 +154,10 @@ fn reset(row: &mut Cursor) {
 fn resolve(row: &Cursor, part: &Part, key: Key, end: Offset, forgotten: Offset) -> Found {
     let none = Vec::new();
     let offsets = part.offsets.get(&key).unwrap_or(&none).iter().filter(|offset| **offset >= forgotten);
+    // What a conflating lease delivered is meant, wherever else the key is.
+    if row.conflating && row.batch_end.is_some_and(|end| offsets.clone().any(|offset| *offset == end)) {
+        return Found::At(end);
+    }
     let in_span = offsets.clone().find(|offset| **offset > row.committed && **offset <= end);
     match in_span {
         Some(offset) => Found::At(*offset),

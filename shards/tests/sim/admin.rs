@@ -80,6 +80,7 @@ impl Store {
         cursor.version = version;
         cursor.committed = committed;
         (cursor.lease, cursor.expires, cursor.batch_end) = (LeaseId::NONE, Stamp(0), None);
+        cursor.conflating = false;
         (cursor.retry_count, cursor.attempt_start, cursor.attempt_count) = (0, None, 0);
         true
     }

@@ -2,7 +2,7 @@
 //! engine can rely on nothing that is not written.
 
 use crate::rng::Rng;
-use crate::store::{Cursor, Group, Partition, Planted, Queue, Store};
+use crate::store::{Cursor, Group, Partition, Planted, Queue, Segment, Store};
 use bytes::Bytes;
 use queen_shards::command::{QUEUE_MODE, Record, Start};
 use queen_shards::effect::{
@@ -61,6 +61,12 @@ impl Store {
             }
             Call::ReadRecords { partition, from, to, bytes, messages } => {
                 let records = self.read_records(*partition, (*from, *to), *bytes, *messages);
+                let log_start = self.partitions.get(partition).map_or(Offset(0), |row| row.log_start);
+                Reply::Records { records, log_start }
+            }
+            Call::ReadNewest { partition, to, not_after } => {
+                let old = self.strikes(rng, Planted::OldNewest, 500);
+                let records = self.read_newest(*partition, *to, *not_after, old);
                 let log_start = self.partitions.get(partition).map_or(Offset(0), |row| row.log_start);
                 Reply::Records { records, log_start }
             }
@@ -156,24 +162,30 @@ impl Store {
         contact: Contact,
     ) -> Option<GroupRow> {
         let queue = match contact {
-            Contact::Pinned => *self.queue_names.get(queue)?,
+            Contact::Pinned | Contact::PinnedConflating(_) => *self.queue_names.get(queue)?,
             _ => self.make_queue(queue),
         };
         let id = match self.group_names.get(&(queue, name.clone())) {
             Some(id) => *id,
             None => {
                 let id = self.numbers.group();
-                self.groups.insert(id, Group { queue, name: name.clone(), mode: None, high_water: 0 });
+                self.groups
+                    .insert(id, Group { queue, name: name.clone(), mode: None, high_water: 0, conflation: false });
                 self.group_names.insert((queue, name.clone()), id);
                 id
             }
         };
-        if let Contact::Register(start) = contact {
+        let mut made = false;
+        if let Contact::Register(start) | Contact::RegisterConflating(start) | Contact::PinnedConflating(start) =
+            contact
+        {
             let high_water = self.numbers.high_water();
             let group = self.groups.get_mut(&id).expect("just made");
             let first = group.mode.is_none();
             if first {
                 (group.mode, group.high_water) = (Some((start, now)), high_water);
+                group.conflation = !matches!(contact, Contact::Register(_));
+                made = true;
             }
             // The first registration seeds every partition; a later contact may or may not see to the newer ones.
             if first || rng.chance(500) {
@@ -182,8 +194,8 @@ impl Store {
         } else if contact == Contact::QueueMode && rng.chance(500) {
             self.seed_all(now, queue, id, Start::All);
         }
-        let registered = self.groups[&id].mode.is_some();
-        Some(GroupRow { queue: self.queue_row(queue), group: id, registered })
+        let (registered, conflation) = (self.groups[&id].mode.is_some(), self.groups[&id].conflation);
+        Some(GroupRow { queue: self.queue_row(queue), group: id, registered, conflation, made })
     }
 
     fn seed_all(&mut self, now: Stamp, queue: QueueId, group: GroupId, start: Start) {
@@ -219,6 +231,7 @@ impl Store {
                 lease: LeaseId::NONE,
                 expires: Stamp(0),
                 batch_end: None,
+                conflating: false,
                 retry_count: 0,
                 attempt_start: None,
                 attempt_count: 0,
@@ -332,18 +345,29 @@ impl Store {
             }
             size += row.raw_len as u64;
             count += row.count;
-            records.push(Record {
-                base: *base,
-                created_at: row.created_at,
-                count: row.count,
-                codec: row.codec,
-                flags: row.flags,
-                raw_len: row.raw_len,
-                body: row.body.clone(),
-                frames: None,
-                keys: row.keys.clone(),
-            });
+            records.push(record(*base, row));
         }
         records
+    }
+
+    fn read_newest(&self, id: PartitionId, to: Offset, not_after: Stamp, old: bool) -> Vec<Record> {
+        let rows = self.segments.range((id, Offset(i64::MIN))..=(id, to)).rev();
+        let mut rows = rows.filter(|(_, row)| row.created_at <= not_after);
+        let found = if old { rows.nth(1) } else { rows.next() };
+        found.map(|((_, base), row)| record(*base, row)).into_iter().collect()
+    }
+}
+
+fn record(base: Offset, row: &Segment) -> Record {
+    Record {
+        base,
+        created_at: row.created_at,
+        count: row.count,
+        codec: row.codec,
+        flags: row.flags,
+        raw_len: row.raw_len,
+        body: row.body.clone(),
+        frames: None,
+        keys: row.keys.clone(),
     }
 }

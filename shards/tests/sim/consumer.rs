@@ -18,6 +18,8 @@ pub struct Role {
     pub partition: Option<Arc<str>>,
     pub group: Arc<str>,
     pub start: Start,
+    /// Says something of conflation.
+    pub conflates: bool,
     /// Completes everything, leaves never: empties the queues at the end.
     pub drains: bool,
     /// A parked one asks again after so long, whatever it was told.
@@ -70,6 +72,7 @@ impl Consumer {
             Input::Timer(_) => {}
             Input::Verdict(_, Verdict::Pop(verdict)) => self.answered(ctx, verdict),
             Input::Verdict(slot, Verdict::Ack(_)) => self.acked(ctx, slot),
+            Input::Verdict(_, Verdict::Done) => {}
             Input::Verdict(_, verdict) => unreachable!("{verdict:?} for a consumer"),
             Input::Wake(slot) => self.woken(ctx, slot),
             Input::Reset => {
@@ -149,6 +152,8 @@ impl Consumer {
             start: self.role.start,
             batch: if drains { 200 } else { *rng.pick(&[1, 2, 5, 10, 50, 200]) },
             partitions: if drains { 64 } else { partitions },
+            conflating_partitions: if drains { 64 } else { partitions },
+            conflation: None,
             bytes,
             lease_secs: if drains { Some(5) } else { rng.chance(600).then(|| rng.range(1, 3) as u32) },
             auto_ack: !drains && rng.chance(100),
@@ -165,11 +170,27 @@ impl Consumer {
             0
         };
         let (leaves, leaves_parked) = (!drains && rng.chance(40), !drains && rng.chance(100));
+        let conflation = self.role.conflates.then(|| self.declares(ctx.t)).flatten();
+        let auto_ack = pop.auto_ack && conflation != Some(true);
+        let pop = Pop { conflation, auto_ack, ..pop };
         let slot = Slot(0);
         let deadline = ctx.t + wait;
         let call =
             Call { slot, pop, order, next: 0, claims: Vec::new(), deadline, leaves, leaves_parked, held_back: false };
         self.ask(ctx, call);
+    }
+
+    /// Mostly that it conflates, sometimes nothing, sometimes the contrary. Without the generator of the world: seeds
+    /// without such consumers keep their histories.
+    fn declares(&self, t: u64) -> Option<bool> {
+        if self.role.drains {
+            return None;
+        }
+        match (t / 7) % 10 {
+            0 => Some(false),
+            1..3 => None,
+            _ => Some(true),
+        }
     }
 
     /// Asks the next shard with what is left of the budget.
@@ -187,7 +208,17 @@ impl Consumer {
         let State::Asking(mut call) = std::mem::replace(&mut self.state, State::Idle) else { unreachable!() };
         for claim in &verdict.claims {
             call.pop.batch -= (claim.end.0 - claim.start.0 + 1) as u32;
-            call.pop.partitions -= 1;
+            call.pop.partitions = call.pop.partitions.saturating_sub(1);
+            call.pop.conflating_partitions = call.pop.conflating_partitions.saturating_sub(1);
+        }
+        let conflating = verdict.conflation == Some(true);
+        if verdict.conflation_made {
+            // As the edge does: other shards may have met the group before it was registered.
+            for shard in 0..self.home.shards {
+                let (tenant, queue) = (TenantId::DEFAULT, self.role.queue.clone());
+                let slot = ctx.shared.slot(self.home);
+                ctx.send(shard, slot, Command::QueueChanged { tenant, queue });
+            }
         }
         if !verdict.claims.is_empty() && !call.claims.is_empty() {
             ctx.cover.hit(Thing::PoppedFromSeveralShards);
@@ -198,7 +229,8 @@ impl Consumer {
         if call.leaves {
             return self.leave(ctx, call);
         }
-        let spent = call.pop.batch == 0 || call.pop.partitions == 0;
+        let width = if conflating { call.pop.conflating_partitions } else { call.pop.partitions };
+        let spent = call.pop.batch == 0 || width == 0;
         if !spent && call.next < call.order.len() {
             return self.ask(ctx, call);
         }

@@ -22,6 +22,7 @@ things! {
     RetentionUnderLag, EvidenceRead, EvidencePurged, QueueDeleted, Configured, Seek, ClockJump, Restart,
     ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, KeysPaged, RecordsRead, PackedStored,
     HeldByDelay, HeldByWindow,
+    Conflated, ConflatedSeveral, ConflationConflict, NewestRead,
     BundleCommitted, BundleDuplicate, BundleStale, BundleRefused,
     Buffered, SpoolFailed, SpoolDamaged, FoundAtStart, MaintenancePush,
     Drained, DrainedDuplicate, DrainedAgain, DrainRefused, BufferedThenQueued,

@@ -24,6 +24,7 @@ pub enum Candidate {
 pub struct Fate {
     pub items: Vec<Allowed>,
     pub released: Option<bool>,
+    pub conflated: Option<u64>,
     /// No other explanation of the move does without this set.
     pub sure: bool,
 }
@@ -38,6 +39,7 @@ type Path = Vec<(Candidate, Option<Judged>)>;
 struct Case<'a> {
     now: Moment,
     id: PartitionId,
+    group: GroupId,
     before: Cursor,
     after: Cursor,
     letter: Option<&'a DeadLetter>,
@@ -101,7 +103,8 @@ impl Oracle {
                     let Some(to) = step.to else { continue };
                     let after = applied(&before, &to, *version, now.stamp);
                     let letter = step.dead_letter.as_ref();
-                    let case = Case { now, id: step.partition, before, after, letter, candidates: &candidates };
+                    let (id, group) = (step.partition, step.group);
+                    let case = Case { now, id, group, before, after, letter, candidates: &candidates };
                     let note = Note::Cursor { group: step.group, by: at, before, after, stamp: now.stamp };
                     self.ledger.note(now.t, step.partition, note);
                     self.explain(&case, step.group);
@@ -335,10 +338,36 @@ impl Oracle {
         };
         let count = end.0 - start.0 + 1;
         let shown = end.0 - start.max(part.log_start).0 + 1;
+        let conflating = self.ledger.conflating(case.group, since, self.solo);
+        // Of a conflating group one message counts, and it is the newest.
+        let within = match conflating {
+            _ if !pop.auto_ack && !conflating.contains(&after.conflating) => return false,
+            _ if pop.auto_ack => {
+                conflating.contains(&true) && self.is_newest(case, end, since, &options)
+                    || conflating.contains(&false) && shown <= pop.batch as i64
+            }
+            _ if after.conflating => self.is_newest(case, end, since, &options),
+            _ => count <= pop.batch as i64,
+        };
         count >= 1
-            && (if pop.auto_ack { shown } else { count }) <= pop.batch as i64
+            && within
             && end <= part.last_offset()
             && options.iter().any(|options| self.visible(case, start, end, options))
+    }
+
+    /// Whether nothing beyond `end` was surely visible when the pop came. Source: data plane 4.10, invariant 43.
+    fn is_newest(&self, case: &Case, end: Offset, since: u64, options: &[Options]) -> bool {
+        if !self.solo {
+            return true; // What others wrote it may not have heard of.
+        }
+        let part = &self.ledger.parts[&case.id];
+        let beyond = end.plus(1);
+        if beyond > part.answered_before(since) {
+            return true;
+        }
+        let stamp = part.messages[beyond.0 as usize].created_at;
+        let now = case.now.stamp.0 - self.slack_us - self.stale_us;
+        options.iter().any(|options| options.delay_secs > 0 && stamp.0 + options.delay_secs as i64 * 1_000_000 > now)
     }
 
     /// A lease that this very pop has put on another partition already.
@@ -366,7 +395,11 @@ impl Oracle {
             for (candidate, judged) in path {
                 let (Candidate::Ack(index, set), Some(judged)) = (*candidate, judged) else { continue };
                 let sure = found.iter().all(|path| path.iter().any(|(other, _)| other == candidate));
-                fates.push((index, set, Fate { items: judged.items.clone(), released: judged.released, sure }));
+                fates.push((
+                    index,
+                    set,
+                    Fate { items: judged.items.clone(), released: judged.released, conflated: judged.conflated, sure },
+                ));
             }
         }
         for (index, set, fate) in fates {
@@ -387,11 +420,14 @@ impl Oracle {
         let attempt = if auto { 1 } else { case.after.attempt_count };
         let lagging = case.before.committed.plus(1) < part.log_start;
         let again = case.before.lease.is_some();
-        let grant = Grant { lease, start, end, attempt, t: case.now.t, answered: false };
+        let conflating = case.after.conflating;
+        let grant = Grant { lease, start, end, attempt, conflating, t: case.now.t, answered: false };
         let track = self.ledger.tracks.get_mut(&(case.id, group)).expect("known");
         let redelivered = track.grants.iter().any(|before| before.end >= start);
         track.grants.push(grant);
         for (happened, thing) in [
+            (conflating, Thing::Conflated),
+            (conflating && start < end, Thing::ConflatedSeveral),
             (lagging, Thing::RetentionUnderLag),
             (again, Thing::LeaseExpired),
             (redelivered, Thing::Redelivered),
@@ -446,7 +482,12 @@ fn applied(before: &Cursor, to: &CursorTo, version: i64, now: Stamp) -> Cursor {
     let (lease, expires) = match to.lease {
         LeaseTo::Keep => (before.lease, before.expires),
         LeaseTo::Clear => (LeaseId::NONE, Stamp(0)),
-        LeaseTo::Set { id, secs } => (id, Stamp(now.0 + secs as i64 * 1_000_000)),
+        LeaseTo::Set { id, secs, .. } => (id, Stamp(now.0 + secs as i64 * 1_000_000)),
+    };
+    let conflating = match to.lease {
+        LeaseTo::Keep => before.conflating,
+        LeaseTo::Clear => false,
+        LeaseTo::Set { conflating, .. } => conflating,
     };
     Cursor {
         version,
@@ -454,6 +495,7 @@ fn applied(before: &Cursor, to: &CursorTo, version: i64, now: Stamp) -> Cursor {
         lease,
         expires,
         batch_end: to.batch_end,
+        conflating,
         retry_count: to.retry_count,
         attempt_start: to.attempt_start,
         attempt_count: to.attempt_count,
@@ -473,6 +515,7 @@ fn given_back(state: &Cursor, after: &Cursor) -> Option<Cursor> {
         lease: LeaseId::NONE,
         expires: Stamp(0),
         batch_end: None,
+        conflating: false,
         attempt_start: after.attempt_start,
         attempt_count: after.attempt_count,
         ..*state

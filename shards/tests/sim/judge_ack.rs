@@ -39,12 +39,14 @@ impl Oracle {
         if all(AckOutcome::StoreFailed) {
             return if disturbed { Ok(()) } else { Err("an ack failed without a fault".into()) };
         }
-        let fits = |items: &[u16], released: Option<bool>| {
+        let fits = |items: &[u16], released: Option<bool>, conflated: Option<u64>| {
+            let closes = verdict.conflated.map(|conflated| conflated.messages);
+            let names_one = verdict.conflated.is_none_or(|c| (c.item as usize) < verdict.items.len());
             let items = items.iter().zip(&verdict.items).all(|(allowed, item)| allowed & bit(*item) != 0);
-            items && released.is_none_or(|released| released == verdict.released)
+            items && names_one && closes == conflated && released.is_none_or(|released| released == verdict.released)
         };
         let fates = &asked.fates[i];
-        if fates.iter().any(|fate| fits(&fate.items, fate.released)) {
+        if fates.iter().any(|fate| fits(&fate.items, fate.released, fate.conflated)) {
             return Ok(());
         }
         let deleted = self.ledger.parts.get(&set.partition).is_some_and(|part| !part.alive);
@@ -77,7 +79,7 @@ impl Oracle {
                             let assume = Assume { live, unsure, last_offset, forgotten, unreadable };
                             for options in &options {
                                 let judged = judge(state, part, set, options, assume);
-                                if judged.next.is_none() && fits(&judged.items, judged.released) {
+                                if judged.next.is_none() && fits(&judged.items, judged.released, None) {
                                     return Ok(());
                                 }
                             }

@@ -6,7 +6,7 @@ use crate::ledger::{Moment, Note};
 use crate::oracle::{Ask, Oracle, queue_of};
 use crate::store::Store;
 use queen_shards::command::{Claim, Pop, PopFrom, PopVerdict};
-use queen_shards::ids::{LeaseId, Offset, PartitionId};
+use queen_shards::ids::{Offset, PartitionId};
 use queen_shards::place::owner_of_partition;
 
 impl Oracle {
@@ -18,7 +18,15 @@ impl Oracle {
             self.fail(None, &format!("a pop failed without a fault: {pop:?}"));
         }
         let count: i64 = verdict.claims.iter().map(|claim| claim.end.0 - claim.start.0 + 1).sum();
-        let whole = verdict.claims.len() <= pop.partitions as usize && count <= pop.batch as i64;
+        let conflating = verdict.conflation == Some(true);
+        let width = if conflating { pop.conflating_partitions } else { pop.partitions };
+        let whole = verdict.claims.len() <= width as usize && count <= pop.batch as i64;
+        if conflating && count != verdict.claims.len() as i64 {
+            self.fail(None, &format!("a conflating pop got {count} messages of {} partitions", verdict.claims.len()));
+        }
+        if pop.conflation.is_some_and(|asked| verdict.conflation.is_some_and(|stored| asked != stored)) {
+            self.hit(Thing::ConflationConflict);
+        }
         if !whole {
             self.fail(None, &format!("over the budget: {count} of {pop:?}"));
         }
@@ -31,7 +39,7 @@ impl Oracle {
         }
         let mut bytes = 0;
         for claim in &verdict.claims {
-            let left = self.judge_claim(now, index, &pop, claim, verdict.lease, store);
+            let left = self.judge_claim(now, index, &pop, claim, verdict, store);
             bytes += left;
             self.hit(if pop.auto_ack { Thing::AutoAcked } else { Thing::Popped });
         }
@@ -58,10 +66,10 @@ impl Oracle {
         index: usize,
         pop: &Pop,
         claim: &Claim,
-        lease: Option<LeaseId>,
+        verdict: &PopVerdict,
         store: &Store,
     ) -> u64 {
-        let id = claim.partition;
+        let (id, lease) = (claim.partition, verdict.lease);
         let began = self.asks[index].delivered.expect("delivered").t;
         let Some(part) = self.ledger.parts.get(&id) else {
             self.fail(None, &format!("a delivery of {id:?}, which was never made"));
@@ -81,7 +89,10 @@ impl Oracle {
         let track = self.ledger.tracks.get_mut(&(id, claim.group)).expect("found");
         let grant = &mut track.grants[granted];
         grant.answered = true;
-        let (start, attempt) = (grant.start, grant.attempt);
+        // Without a lease nothing is marked: there the answer itself says so.
+        let newest_only = grant.conflating || pop.auto_ack && verdict.conflation == Some(true);
+        let start = if newest_only { grant.end } else { grant.start };
+        let attempt = grant.attempt;
         let part = &self.ledger.parts[&id];
         let stepped = claim.start >= start && (claim.start == start || claim.start <= part.log_start);
         self.must(stepped, id, "a delivery does not begin where it was granted");

@@ -93,6 +93,7 @@ pub struct Grant {
     pub start: Offset,
     pub end: Offset,
     pub attempt: u32,
+    pub conflating: bool,
     pub t: u64,
     pub answered: bool,
 }
@@ -203,6 +204,8 @@ pub struct Ledger {
     pub tracks: BTreeMap<(PartitionId, GroupId), Track>,
     pub queues: BTreeMap<QueueId, QueueLog>,
     pub groups: BTreeMap<GroupId, (QueueId, Arc<str>)>,
+    /// Groups that were registered as conflating, and when.
+    pub conflated: BTreeMap<GroupId, u64>,
     /// Every partition that ever had these names.
     pub named: BTreeMap<(Arc<str>, Arc<str>), Vec<PartitionId>>,
 }
@@ -240,6 +243,10 @@ impl Ledger {
         for (id, group) in store.groups.range(GroupId(next)..) {
             self.groups.insert(*id, (group.queue, group.name.clone()));
         }
+        for (id, group) in store.groups.iter().filter(|(_, group)| group.conflation) {
+            debug_assert!(group.mode.is_some());
+            self.conflated.entry(*id).or_insert(t);
+        }
         for (partition, group, row) in store.seeded.drain(..) {
             self.tracks.insert((partition, group), Track::new(t, row));
             self.note(t, partition, Note::Seeded { group, committed: row.committed });
@@ -249,6 +256,17 @@ impl Ledger {
     pub fn note(&mut self, t: u64, partition: PartitionId, note: Note) {
         if let Some(part) = self.parts.get_mut(&partition) {
             part.notes.push((t, note));
+        }
+    }
+
+    /// What a shard may believe of a group that it is asked about at `from`. A pinned pop may have met
+    /// the group before it was registered; other brokers hear of that when they do.
+    pub fn conflating(&self, group: GroupId, from: u64, solo: bool) -> Vec<bool> {
+        const TOLD_US: u64 = 3_000_000;
+        match self.conflated.get(&group) {
+            None => vec![false],
+            Some(at) if solo && at + TOLD_US < from => vec![true],
+            Some(_) => vec![true, false],
         }
     }
 

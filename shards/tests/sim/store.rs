@@ -59,6 +59,10 @@ pub enum Planted {
     ForgetAcceptance,
     /// A restart loses records that were answered.
     SpooledEarly,
+    /// A conflating lease is not marked.
+    ForgetMark,
+    /// The newest record is not the newest.
+    OldNewest,
 }
 
 pub const PLANTED: &[Planted] = &[
@@ -82,6 +86,8 @@ pub const PLANTED: &[Planted] = &[
     Planted::DrainNewestFirst,
     Planted::ForgetAcceptance,
     Planted::SpooledEarly,
+    Planted::ForgetMark,
+    Planted::OldNewest,
 ];
 
 pub struct Queue {
@@ -122,6 +128,7 @@ pub struct Group {
     /// How it was registered, and when.
     pub mode: Option<(Start, Stamp)>,
     pub high_water: i64,
+    pub conflation: bool,
 }
 
 /// A row of `cursors`.
@@ -132,6 +139,7 @@ pub struct Cursor {
     pub lease: LeaseId,
     pub expires: Stamp,
     pub batch_end: Option<Offset>,
+    pub conflating: bool,
     pub retry_count: u32,
     pub attempt_start: Option<Offset>,
     pub attempt_count: u32,
@@ -149,6 +157,7 @@ impl Cursor {
             lease: self.lease,
             lease_left_us: if self.lease.is_some() { self.expires.0 - now.0 } else { 0 },
             batch_end: self.batch_end,
+            conflating: self.conflating,
             retry_count: self.retry_count,
             attempt_start: self.attempt_start,
             attempt_count: self.attempt_count,
@@ -308,6 +317,7 @@ impl Store {
         let no_letter = self.strikes(rng, Planted::LoseDeadLetter, 500);
         let busy = rng.chance(self.busy);
         let forgets = self.strikes(rng, Planted::ForgetLease, 300);
+        let forgets_mark = self.strikes(rng, Planted::ForgetMark, 500);
         let Some(partition) = self.partitions.get(&step.partition) else { return CursorOutcome::Gone };
         let Some(cursor) = self.cursors.get_mut(&(step.partition, step.group)) else { return CursorOutcome::Gone };
         if busy {
@@ -338,9 +348,10 @@ impl Store {
             };
             match to.lease {
                 LeaseTo::Keep => {}
-                LeaseTo::Clear => (next.lease, next.expires) = (LeaseId::NONE, Stamp(0)),
-                LeaseTo::Set { id, secs } => {
+                LeaseTo::Clear => (next.lease, next.expires, next.conflating) = (LeaseId::NONE, Stamp(0), false),
+                LeaseTo::Set { id, secs, conflating } => {
                     (next.lease, next.expires) = (id, Stamp(now.0 + secs as i64 * 1_000_000));
+                    next.conflating = conflating && !forgets_mark;
                 }
             }
             if !lost {

@@ -94,6 +94,8 @@ impl Transactor {
             start: self.start,
             batch: *ctx.rng.pick(&[1, 5, 20]),
             partitions: *ctx.rng.pick(&[1, 3]),
+            conflating_partitions: 5,
+            conflation: None,
             bytes: 8 << 20,
             lease_secs: Some(ctx.rng.range(1, 3) as u32),
             auto_ack: false,

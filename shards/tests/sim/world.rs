@@ -212,7 +212,9 @@ impl World {
         let queue = &self.plan.queues[queue];
         let pinned = self.rng.chance(200);
         let partition = pinned.then(|| self.rng.pick(&queue.partitions).clone());
-        Role { queue: queue.name.clone(), partition, group, start, drains: false, recheck_us: 700_000 }
+        // Of every fourth seed, and not in every group.
+        let conflates = self.oracle.seed % 4 == 1 && matches!(&*group, "all" | "new");
+        Role { queue: queue.name.clone(), partition, group, start, conflates, drains: false, recheck_us: 700_000 }
     }
 
     fn join(&mut self, client: Client, home: Home) {
@@ -645,6 +647,7 @@ impl World {
                 }
             }
             (Call::ReadRecords { .. }, _) => self.oracle.hit(Thing::RecordsRead),
+            (Call::ReadNewest { .. }, _) => self.oracle.hit(Thing::NewestRead),
             (Call::SealRun { .. }, _) => self.oracle.hit(Thing::Sealed),
             (Call::DropRuns { .. }, _) => self.oracle.hit(Thing::RunsDropped),
             (_, Reply::Runs { runs, .. }) if !runs.is_empty() => self.oracle.hit(Thing::RunsLoaded),
@@ -770,6 +773,7 @@ impl World {
                 partition,
                 group: group.name.clone(),
                 start: queen_shards::command::Start::All,
+                conflates: false,
                 drains: true,
                 recheck_us: u64::MAX / 4,
             };

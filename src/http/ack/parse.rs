@@ -2,7 +2,8 @@
 
 use super::Form;
 use crate::http::json::{JsonError, Scanner, Text};
-use crate::limits::NAME_BYTES_MAX;
+use crate::http::push::parse::TOO_MANY;
+use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
 use queen_shards::command::Disposition;
 use std::borrow::Cow;
 
@@ -67,6 +68,9 @@ fn batch(body: &[u8]) -> Result<Acks<'_>, JsonError> {
             }
             scan.enter_array("acknowledgments must be an array")?;
             while scan.next_element()? {
+                if acks.items.len() == ITEMS_MAX {
+                    return Err(scan.error(TOO_MANY));
+                }
                 acks.items.push(item(&mut scan, None)?);
             }
         } else {

@@ -25,7 +25,7 @@ fn answered(body: &str, form: Form, verdicts: Vec<Option<SetVerdict>>, tenancy: 
 }
 
 fn verdict(items: &[AckOutcome], released: bool) -> Option<SetVerdict> {
-    Some(SetVerdict { items: items.to_vec(), released })
+    Some(SetVerdict { items: items.to_vec(), released, conflated: None })
 }
 
 fn batch(items: &[(&str, &str, &str)]) -> String {
@@ -46,6 +46,21 @@ fn a_single_ack_is_one_set() {
     assert_eq!((set.items[0].word, set.items[0].error.as_deref()), (Disposition::Failed, Some("ledger closed")));
     assert_eq!(set.items[0].key, keys().key(b"rf-2201"));
     assert_eq!(fates, [Fate::Asks { set: 0, item: 0 }]);
+}
+
+/// Data plane 5.3: once per closed conflating lease, on the item that closed it.
+#[test]
+fn what_conflation_retired_is_said_once() {
+    let closed = SetVerdict {
+        items: vec![AckOutcome::Unresolvable, AckOutcome::Accepted],
+        released: true,
+        conflated: Some(queen_shards::command::Conflated { item: 1, messages: 41 }),
+    };
+    let body = batch(&[("a", "1", LEASE), ("b", "1", LEASE), ("c", "2", LEASE)]);
+    let text = answered(&body, Form::Batch, vec![Some(closed), verdict(&[AckOutcome::Accepted], true)], false);
+    assert_eq!(text.matches("conflated").count(), 1, "{text}");
+    let item = r#"{"index":1,"transactionId":"b","success":true,"error":null,"leaseReleased":true,"dlq":false,"noop":false,"conflated":41}"#;
+    assert!(text.contains(item), "{text}");
 }
 
 #[test]

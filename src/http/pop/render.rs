@@ -3,6 +3,7 @@
 //! A payload is copied once, from the record's frames into the body; a packed record is inflated into a buffer that
 //! the thread keeps. A record that does not parse fails the whole answer: no consumer gets a part of a broken one.
 
+use crate::cipher::{self, Cipher};
 use crate::http::json::text::{push_int, push_quoted, push_uuid};
 use crate::http::json::time::push_stamp;
 use queen_shards::command::{Claim, Codec, Record};
@@ -19,7 +20,6 @@ const SCRATCH_KEPT: usize = 4 << 20;
 const MESSAGE_ROOM: usize = 330;
 
 /// What one answer says.
-#[derive(Debug)]
 pub struct Answer<'a> {
     /// `""` on discovery.
     pub queue: &'a str,
@@ -27,8 +27,27 @@ pub struct Answer<'a> {
     /// `None` with autoAck.
     pub lease: Option<LeaseId>,
     pub claims: &'a [Claim],
+    pub policy: Policy,
+    /// Opens what is encrypted; `None` without a key.
+    pub cipher: Option<&'a Cipher>,
     /// Width and batch that autopilot chose, to be echoed.
     pub autopilot: Option<(u32, u32)>,
+}
+
+/// What an answer says of conflation; a key is there only when it is true. Source: data plane 4.10.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// What was delivered, or would have been, was the newest of each partition.
+    pub conflation: bool,
+    /// The request says otherwise than the group's record.
+    pub conflict: bool,
+}
+
+impl Policy {
+    /// Whether an empty answer needs a body to say it.
+    pub fn speaks(self) -> bool {
+        self.conflation || self.conflict
+    }
 }
 
 /// A stored record that cannot be delivered.
@@ -86,7 +105,7 @@ pub fn render(answer: &Answer<'_>) -> Result<Vec<u8>, Damaged> {
     let mut delivering = 0;
     for claim in answer.claims {
         let before = out.len();
-        push_claim(&mut out, claim, answer.group, &lease)?;
+        push_claim(&mut out, claim, answer, &lease)?;
         delivering += (before < out.len()) as u32;
     }
     if out.last() == Some(&b',') {
@@ -94,6 +113,12 @@ pub fn render(answer: &Answer<'_>) -> Result<Vec<u8>, Damaged> {
     }
     out.extend_from_slice(b"],\"partitionsClaimed\":");
     push_int(&mut out, delivering);
+    if answer.policy.conflation {
+        out.extend_from_slice(b",\"conflation\":true");
+    }
+    if answer.policy.conflict {
+        out.extend_from_slice(b",\"conflationConflict\":true");
+    }
     if let Some((partitions, batch)) = answer.autopilot {
         out.extend_from_slice(b",\"autopilot\":{\"partitions\":");
         push_int(&mut out, partitions);
@@ -127,7 +152,8 @@ fn wanted(claim: &Claim, record: &Record) -> std::ops::Range<u32> {
 }
 
 /// Appends the claim's messages, each followed by a comma.
-fn push_claim(out: &mut Vec<u8>, claim: &Claim, group: &str, lease: &[u8]) -> Result<(), Damaged> {
+fn push_claim(out: &mut Vec<u8>, claim: &Claim, answer: &Answer<'_>, lease: &[u8]) -> Result<(), Damaged> {
+    let group = answer.group;
     // What all messages of the claim say between their stamp and their offset.
     let mut common = Vec::with_capacity(160 + claim.name.len() + group.len());
     common.extend_from_slice(b"\",\"partitionId\":\"");
@@ -151,7 +177,8 @@ fn push_claim(out: &mut Vec<u8>, claim: &Claim, group: &str, lease: &[u8]) -> Re
         tail.extend_from_slice(b",\"createdAt\":\"");
         push_stamp(&mut tail, record.created_at);
         tail.extend_from_slice(&common);
-        with_frames(record, |frames| push_record(out, record, frames, wanted, &tail)).map_err(|why| Damaged {
+        let rest = Rest { tail: &tail, cipher: answer.cipher };
+        with_frames(record, |frames| push_record(out, record, frames, wanted, rest)).map_err(|why| Damaged {
             partition: claim.partition,
             base: record.base,
             why,
@@ -182,7 +209,7 @@ fn push_record(
     record: &Record,
     raw: &[u8],
     wanted: std::ops::Range<u32>,
-    tail: &[u8],
+    rest: Rest<'_>,
 ) -> Result<(), Fault> {
     let mut frames = Frames::new(raw);
     let mut n = 0;
@@ -190,7 +217,7 @@ fn push_record(
     while let Some(range) = frames.hop() {
         let range = range.map_err(Fault::Frames)?;
         if wanted.contains(&n) {
-            push_message(out, &read(raw, range).map_err(Fault::Frames)?, tail);
+            push_message(out, &read(raw, range).map_err(Fault::Frames)?, rest);
             push_int(out, record.base.0 + n as i64);
             out.extend_from_slice(b"},");
         }
@@ -199,8 +226,16 @@ fn push_record(
     if n == record.count { Ok(()) } else { Err(Fault::Count) }
 }
 
+/// What the messages of one record have in common.
+#[derive(Clone, Copy)]
+struct Rest<'a> {
+    /// Between a message's producer and its offset.
+    tail: &'a [u8],
+    cipher: Option<&'a Cipher>,
+}
+
 /// Appends a message up to its offset.
-fn push_message(out: &mut Vec<u8>, frame: &Frame<'_>, tail: &[u8]) {
+fn push_message(out: &mut Vec<u8>, frame: &Frame<'_>, rest: Rest<'_>) {
     out.extend_from_slice(b"{\"id\":\"");
     push_uuid(out, frame.id.0);
     out.extend_from_slice(b"\",\"transactionId\":");
@@ -213,7 +248,11 @@ fn push_message(out: &mut Vec<u8>, frame: &Frame<'_>, tail: &[u8]) {
             out.extend_from_slice(b"\",\"data\":");
         }
     }
-    out.extend_from_slice(if frame.payload.is_empty() { b"null" } else { frame.payload });
+    match frame.payload {
+        [] => out.extend_from_slice(b"null"),
+        payload if rest.cipher.is_none() && !frame.encrypted() => out.extend_from_slice(payload),
+        payload => out.extend_from_slice(&cipher::delivered(rest.cipher, payload, frame.encrypted())),
+    }
     match frame.producer {
         None => out.extend_from_slice(b",\"producerSub\":null"),
         Some(producer) => {
@@ -221,7 +260,7 @@ fn push_message(out: &mut Vec<u8>, frame: &Frame<'_>, tail: &[u8]) {
             push_quoted(out, producer);
         }
     }
-    out.extend_from_slice(tail);
+    out.extend_from_slice(rest.tail);
 }
 
 struct Inflater {

@@ -39,9 +39,9 @@ fn discovery_needs_a_filter() {
     assert_eq!(good(Route::Discovery, "task=t").queue(), "");
 }
 
-/// Data plane 4.10: what conflation cannot be combined with. The rest is refused until it is built, never imitated.
+/// Data plane 4.10.
 #[test]
-fn conflation_is_refused() {
+fn conflation_needs_a_group_and_an_ack() {
     let body = |text: &str| format!(r#"{{"success":false,"error":"{text}","messages":[]}}"#);
     refused(WILD, "conflation=true", 400, &body("conflation requires a consumerGroup"));
     refused(
@@ -51,10 +51,51 @@ fn conflation_is_refused() {
         &body("conflation cannot be combined with autoAck"),
     );
     for route in [WILD, PIN] {
-        refused(route, "conflation=true&consumerGroup=g", 501, &body("conflation is not built yet"));
-        good(route, "conflation=false");
-        good(route, "conflation=false&consumerGroup=g");
+        let declared = |query: &str| good(route, query).conflation;
+        assert_eq!(declared("conflation=true&consumerGroup=g"), Some(true));
+        assert_eq!(declared("conflation=false&consumerGroup=g&autoAck=true"), Some(false));
+        assert_eq!(declared("consumerGroup=g"), None);
+        assert_eq!(declared("conflation=false"), None, "no effect in queue mode");
     }
+}
+
+/// Data plane 4.10: `partitions` = `batch` when absent, clamped to 1..64.
+#[test]
+fn a_conflating_pop_is_as_wide_as_its_batch() {
+    let width = |query: &str| {
+        let asking = good(WILD, &format!("conflation=true&consumerGroup=g&{query}"));
+        (asking.conflating_partitions, asking.full(true))
+    };
+    assert_eq!(width(""), (64, 64));
+    assert_eq!(width("batch=7"), (7, 7));
+    assert_eq!(width("batch=100"), (64, 64));
+    assert_eq!(width("partitions=3"), (3, 3));
+    assert_eq!(width("partitions=0"), (64, 64));
+    assert_eq!(width("partitions=90&batch=5"), (64, 5), "batch bounds it all the same");
+    assert_eq!(good(PIN, "conflation=true&consumerGroup=g").conflating_partitions, 1);
+    // What holds if the group turns out not to conflate.
+    assert_eq!(good(WILD, "conflation=true&consumerGroup=g").partitions, 1);
+}
+
+/// State plane 5.1, CNF-4.
+#[test]
+fn the_record_decides_and_a_request_that_says_otherwise_conflicts() {
+    let said = |yes: bool, no: bool, asked: Option<bool>| {
+        let policy = Said { yes, no }.policy(asked);
+        (policy.conflation, policy.conflict)
+    };
+    for (asked, stored, want) in [
+        (None, false, (false, false)),
+        (None, true, (true, false)),
+        (Some(true), true, (true, false)),
+        (Some(true), false, (false, true)),
+        (Some(false), true, (true, true)),
+        (Some(false), false, (false, false)),
+    ] {
+        assert_eq!(said(stored, !stored, asked), want, "{asked:?} {stored}");
+    }
+    assert_eq!(said(true, true, Some(true)), (true, true), "a discovery pop that got something of both kinds");
+    assert!(!Said::default().met());
 }
 
 #[test]
@@ -110,6 +151,7 @@ fn a_group_starts_where_its_first_pop_says() {
     }
     assert_eq!(of(WILD, "subscriptionFrom=soon&subscriptionMode=all"), Start::New);
     assert_eq!(of(PIN, "subscriptionFrom=soon&subscriptionMode=new"), Start::All);
+    assert_eq!(of(PIN, "subscriptionFrom=soon&conflation=true"), Start::New, "it registers like a wildcard pop");
     let all = PopSettings { start: Start::All, ..PopSettings::default() };
     let start = |query| Asking::of(TenantId::DEFAULT, query, WILD, &all).unwrap().start;
     assert_eq!((start("consumerGroup=g"), start("consumerGroup=g&subscriptionMode=new")), (Start::All, Start::New));

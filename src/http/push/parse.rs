@@ -1,7 +1,7 @@
 //! The body of a JSON push: which messages for which partitions, or why the whole request is refused.
 
 use crate::http::json::{JsonError, Scanner, Text};
-use crate::limits::NAME_BYTES_MAX;
+use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
 use queen_shards::frames::{FRAME_OVERHEAD, TEXT_MAX};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,6 +9,7 @@ use std::collections::HashMap;
 /// Lanes found by looking at each before a table is built: a body rarely names more.
 const LANES_SCANNED: usize = 8;
 
+pub(crate) const TOO_MANY: &str = "more than 250000 items in one request";
 /// Source: data plane 3.1.
 const CONTROL_CHARACTERS: &str = "control characters are not allowed in queue, partition or transactionId";
 
@@ -39,6 +40,8 @@ pub struct Lane<'a> {
     pub partition: Cow<'a, str>,
     /// Why its items are refused, each alone; nothing of the lane is stored.
     pub refused: Option<&'static str>,
+    /// Its payloads are encrypted; see `protect`.
+    pub encrypted: bool,
     /// Items, repeated keys included.
     pub items: u32,
     /// Bytes their frames take at most.
@@ -88,6 +91,9 @@ impl<'a> Reader<'a> {
     fn items(&mut self, scan: &mut Scanner<'a>) -> Result<(), JsonError> {
         scan.enter_array("items must be an array")?;
         while scan.next_element()? {
+            if self.items.len() == ITEMS_MAX {
+                return Err(scan.error(TOO_MANY));
+            }
             self.item(scan)?;
         }
         Ok(())
@@ -206,7 +212,7 @@ impl<'a> Lanes<'a> {
             self.table.insert((queue.clone(), partition.clone()), lane);
         }
         let refused = refused_names(&queue, &partition);
-        self.list.push(Lane { queue, partition, refused, items: 0, frames_len: 0 });
+        self.list.push(Lane { queue, partition, refused, encrypted: false, items: 0, frames_len: 0 });
         lane
     }
 }
@@ -226,4 +232,4 @@ fn refused_names(queue: &str, partition: &str) -> Option<&'static str> {
     }
 }
 
-const _: () = assert!(NAME_BYTES_MAX == 1024); // The texts above say so.
+const _: () = assert!(NAME_BYTES_MAX == 1024 && ITEMS_MAX == 250_000); // The texts above say so.

@@ -1,6 +1,7 @@
 //! From parsed items to what the owners get: keys, frames, one draft per partition, and each item's fate.
 
 use super::parse::Parsed;
+use crate::cipher::{Cipher, envelope_len};
 use crate::http::json::text::uuid_text;
 use crate::planted;
 use queen_shards::command::Draft;
@@ -21,6 +22,16 @@ pub const PACK_MIN: usize = 4096;
 const PACK_SAVES: usize = 10;
 /// Scratch of the compressor that is kept between requests.
 const SCRATCH_KEPT: usize = 1 << 20;
+
+/// Who sends, of what all items of a request share.
+#[derive(Clone, Copy)]
+pub struct Sender<'a> {
+    pub tenant: TenantId,
+    /// `producerSub` of every message.
+    pub producer: Option<&'a str>,
+    /// For lanes that are encrypted; `None` without a key.
+    pub cipher: Option<&'a Cipher>,
+}
 
 /// What becomes of one item, as far as its body tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,34 +57,48 @@ pub struct Plan {
 /// Runs layer 1, and builds frames and keys once. `ids`: one minted id per item.
 ///
 /// Linear in the body. Source: data plane 3.4, 3.5; architecture 4.
-pub fn plan(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
-    build(tenant, parsed, ids, keys, zstd_level, Leaders::of(parsed))
+pub fn plan(sender: Sender<'_>, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
+    build(sender, parsed, ids, keys, zstd_level, Leaders::of(parsed))
 }
 
 /// The same without layer 1: in push maintenance each item is spooled on its own. Source: data plane 3.7.
-pub fn plan_each(tenant: TenantId, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
-    build(tenant, parsed, ids, keys, zstd_level, Leaders::none())
+pub fn plan_each(
+    sender: Sender<'_>,
+    parsed: &Parsed<'_>,
+    ids: &[MessageId],
+    keys: &KeyHasher,
+    zstd_level: i32,
+) -> Plan {
+    build(sender, parsed, ids, keys, zstd_level, Leaders::none())
 }
 
 fn build(
-    tenant: TenantId,
+    sender: Sender<'_>,
     parsed: &Parsed<'_>,
     ids: &[MessageId],
     keys: &KeyHasher,
     zstd_level: i32,
     mut leaders: Leaders,
 ) -> Plan {
+    let of_producer = sender.producer.map_or(0, |text| 2 + text.len());
+    let of_envelope = of_producer + envelope_len(0);
     let mut builds: Vec<Build> = parsed
         .lanes
         .iter()
         .map(|lane| {
-            let (frames, keys) =
-                if lane.refused.is_some() { (0, 0) } else { (lane.frames_len, 16 * lane.items as usize) };
+            let (frames, keys) = match lane.refused {
+                Some(_) => (0, 0),
+                // Envelopes of many small payloads together are no larger than this.
+                None if lane.encrypted => {
+                    (envelope_len(lane.frames_len) + of_envelope * lane.items as usize, 16 * lane.items as usize)
+                }
+                None => (lane.frames_len + of_producer * lane.items as usize, 16 * lane.items as usize),
+            };
             Build { frames: FrameWriter::with_capacity(frames), keys: Vec::with_capacity(keys), all_minted: true }
         })
         .collect();
     let mut fates = Vec::with_capacity(parsed.items.len());
-    let mut uuid = [0; 36];
+    let (mut uuid, mut envelope) = ([0; 36], Vec::new());
     for (i, item) in parsed.items.iter().enumerate() {
         if parsed.lanes[item.lane as usize].refused.is_some() {
             fates.push(Fate::Refused);
@@ -94,9 +119,12 @@ fn build(
         }
         fates.push(Fate::Leads { index: build.frames.count() });
         build.keys.extend_from_slice(&key.0.to_le_bytes());
+        let cipher = sender.cipher.filter(|_| parsed.lanes[item.lane as usize].encrypted);
+        let sealed = cipher.is_some_and(|cipher| seals(cipher, item.payload, &mut envelope));
+        let payload = planted::payload(item.payload);
         build.frames.push(
-            &FrameHead { id: ids[i], trace: item.trace, transaction_id, ..FrameHead::default() },
-            planted::payload(item.payload).as_bytes(),
+            &FrameHead { id: ids[i], trace: item.trace, transaction_id, producer: sender.producer, encrypted: sealed },
+            if sealed { &envelope } else { payload.as_bytes() },
         );
     }
     let mut plan =
@@ -114,9 +142,18 @@ fn build(
         };
         queue = Some(name.clone());
         plan.draft_of_lane.push(Some(plan.drafts.len() as u32));
-        plan.drafts.push(build.draft(LaneKey::new(tenant, name, Arc::from(&*lane.partition)), zstd_level));
+        plan.drafts.push(build.draft(LaneKey::new(sender.tenant, name, Arc::from(&*lane.partition)), zstd_level));
     }
     plan
+}
+
+/// Whether the payload is an envelope now. If the cipher fails it is stored as it came. Source: operations 3.2.
+fn seals(cipher: &Cipher, payload: &str, envelope: &mut Vec<u8>) -> bool {
+    let sealed = cipher.seal(payload.as_bytes(), envelope);
+    if sealed.is_err() {
+        crate::warning_gated!("encryption", "encryption failed; stored plaintext");
+    }
+    sealed.is_ok()
 }
 
 struct Build {

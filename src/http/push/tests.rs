@@ -1,6 +1,6 @@
 use super::answer::answer;
 use super::parse::{Parsed, parse};
-use super::plan::{Fate, PACK_MIN, Plan, plan, plan_each};
+use super::plan::{Fate, PACK_MIN, Plan, Sender, plan, plan_each};
 use queen_shards::command::{DraftVerdict, Duplicate};
 use queen_shards::frames::Frames;
 use queen_shards::ids::{MessageId, Offset, TenantId};
@@ -17,7 +17,13 @@ fn keys() -> KeyHasher {
 }
 
 fn planned<'a>(parsed: &Parsed<'a>) -> Plan {
-    plan(TenantId::DEFAULT, parsed, &ids(parsed.items.len()), &keys(), 1)
+    plan(
+        Sender { tenant: TenantId::DEFAULT, producer: None, cipher: None },
+        parsed,
+        &ids(parsed.items.len()),
+        &keys(),
+        1,
+    )
 }
 
 fn stored(base: i64) -> DraftVerdict {

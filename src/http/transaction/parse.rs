@@ -7,7 +7,7 @@ use super::answer::No;
 use crate::http::ack::parse::{clean, disposition};
 use crate::http::json::{JsonError, Kind, Scanner, Text};
 use crate::http::push::parse::{self as push, Item, Lanes};
-use crate::limits::NAME_BYTES_MAX;
+use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
 use queen_shards::command::{Disposition, QUEUE_MODE};
 use queen_shards::frames::{FRAME_OVERHEAD, TEXT_MAX};
 use queen_shards::ids::LeaseId;
@@ -234,6 +234,7 @@ impl<'a> Reader<'a> {
     }
 
     fn item(&mut self, fields: &Fields<'a>) -> Result<(), No> {
+        self.room()?;
         let queue = text(fields.queue, "queue")?.unwrap_or_default();
         let partition = text(fields.partition, "partition")?.unwrap_or(Cow::Borrowed("Default"));
         let transaction_id = text(fields.transaction_id, "transactionId")?.filter(|text| !text.is_empty());
@@ -259,7 +260,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    fn room(&self) -> Result<(), No> {
+        if self.order.len() < ITEMS_MAX { Ok(()) } else { Err(No::bad_request(push::TOO_MANY)) }
+    }
+
     fn ack(&mut self, fields: &Fields<'a>) -> Result<(), No> {
+        self.room()?;
         let group = text(fields.group, "consumerGroup")?.filter(|text| !text.is_empty());
         let group = group.unwrap_or(Cow::Borrowed(QUEUE_MODE));
         check_name("consumerGroup", &group)?;

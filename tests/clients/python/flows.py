@@ -197,6 +197,108 @@ async def configure_and_delete(queen):
     assert (await queen.queue(queue).delete())["existed"]
 
 
+async def a_transaction_hands_on_or_does_nothing(queen):
+    source, target = unique("from"), unique("to")
+    context = {"consumer_group": "g"}
+    await push_n(queen, source, "p", 3)
+    held = await group(queen, source, "g").batch(10).pop()
+    done = await queen.transaction().ack(held[0], "completed", context).queue(target).push([{"data": {"stage": 2}}]).commit()
+    assert done["success"] and [r["type"] for r in done["results"]] == ["ack", "push"], done
+    assert [m["data"] for m in await queen.queue(target).wait(False).pop()] == [{"stage": 2}]
+    assert (await queen.transaction().ack(held[1], "failed", context).commit())["success"]
+    try:
+        await queen.transaction().ack(held[2], "completed", context).queue(target).push([{"data": 3}]).commit()
+    except Exception as refused:
+        assert "rolled back" in str(refused), refused
+    else:
+        raise AssertionError("a stale lease commits nothing")
+    assert await queen.queue(target).wait(False).pop() == []
+    assert len(await group(queen, source, "g").batch(10).pop()) == 2
+
+
+async def dead_letters_are_read_retried_and_deleted(queen):
+    queue = unique("dlq")
+    await queen.queue(queue).config({"retryLimit": 0}).create()
+    await push_n(queen, queue, "p", 2)
+    for _ in range(2):
+        held = await group(queen, queue, "g").batch(1).pop()
+        assert (await queen.ack(held[0], False, {"group": "g", "error": "broken"}))["success"]
+    page = await queen.queue(queue).dlq("g").limit(10).get()
+    assert page["total"] == 2 and [m["errorMessage"] for m in page["messages"]] == ["broken"] * 2, page
+    second, first = page["messages"]
+    assert [first["data"], second["data"]] == [{"n": 0}, {"n": 1}], "newest failure first"
+    address = (first["partitionId"], first["transactionId"])
+    assert (await queen.admin.get_message(*address))["status"] == "dead_letter"
+    assert (await queen.admin.retry_message(*address))["result"] == "moved"
+    assert (await queen.admin.delete_message(second["partitionId"], second["transactionId"]))["success"]
+    assert (await queen.queue(queue).dlq().get())["total"] == 0
+    assert [m["data"] for m in await group(queen, queue, "g").batch(10).pop()] == [{"n": 0}]
+
+
+async def groups_are_listed_moved_and_deleted(queen):
+    queue, name = unique("groups"), unique("g")
+    await push_n(queen, queue, "p", 3)
+
+    async def pop():
+        return await group(queen, queue, name).wait(False).batch(10).pop()
+
+    assert (await queen.ack(await pop(), True, {"group": name}))["success"]
+    (listed,) = [g for g in await queen.admin.list_consumer_groups() if g["name"] == name]
+    assert (listed["queueName"], listed["totalLag"], listed["subscriptionMode"]) == (queue, 0, "all"), listed
+    detail = await queen.admin.get_consumer_group(name)
+    assert detail[queue]["partitions"][0]["totalConsumed"] == 3, detail
+    assert isinstance(await queen.admin.get_lagging_consumers(3600), list)
+    sought = await queen.admin.seek_consumer_group(name, queue, {"timestamp": "2001-01-01T00:00:00Z"})
+    assert sought["partitionsUpdated"] == 1, sought
+    assert len(await pop()) == 3
+    assert (await queen.update_consumer_group_timestamp(name, "2026-01-01T00:00:00Z"))["rowsUpdated"] == 1
+    deleted = await queen.admin.delete_consumer_group_for_queue(name, queue, True)
+    assert (deleted["deletedPartitions"], deleted["metadataDeleted"]) == (1, True), deleted
+    assert len(await pop()) == 3, "it registers afresh"
+    assert (await queen.delete_consumer_group(name, True))["deletedPartitions"] == 1
+    assert await queen.admin.get_consumer_group(name) == {}
+
+
+async def listings_tell_what_is_there(queen):
+    namespace = unique("ns")
+    queue = f"{namespace}.mail.eu"
+    await push_n(queen, queue, "p", 4)
+
+    def named(rows, key, want):
+        (row,) = [r for r in rows if r[key] == want]
+        return row
+
+    spaces = await queen.admin.get_namespaces()
+    assert named(spaces["namespaces"], "namespace", namespace)["messages"] == {"total": 4, "pending": 4}
+    assert named((await queen.admin.get_tasks())["tasks"], "task", "mail")
+    assert named((await queen.admin.list_queues())["queues"], "name", queue)["segments"]["messages"] == 4
+    assert (await queen.admin.get_queue(queue))["totals"]["pending"] == 4
+    depth = await queen.admin.get_queue_depth(queue, "nobody")
+    assert (depth["pending"], depth["partitionsReady"]) == (4, 1), depth
+    assert (await queen.admin.get_partitions(queue=queue))["partitions"][0]["pending"] == 4
+    assert len((await queen.admin.list_messages(queue=queue, limit=3))["messages"]) == 3
+    assert (await queen.admin.get_overview())["queues"] > 0
+    assert "messages" in await queen.admin.get_status()
+    assert (await queen.admin.get_queue_stats(queue=queue))["queues"]
+    assert (await queen.admin.get_queue_detail(queue))["queue"]["name"] == queue
+    assert await queen.admin.health()
+
+
+async def a_conflating_consumer_gets_the_last_value(queen):
+    queue, seen = unique("last"), []
+
+    async def handler(messages):
+        seen.extend((m["partition"], m["data"]["n"]) for m in (messages if isinstance(messages, list) else [messages]))
+
+    for partition in ["a", "b"]:
+        await push_n(queen, queue, partition, 10)
+    await consumer(queen, queue, "ui", 2).conflation().consume(handler)
+    assert sorted(seen) == [("a", 9), ("b", 9)], seen
+    assert await group(queen, queue, "ui").conflation().wait(False).pop() == [], "an empty answer says it conflates too"
+    depth = await queen.admin.get_queue_depth(queue, "ui")
+    assert (depth["conflation"], depth["pending"]) == (True, 0), depth
+
+
 FLOWS = [
     push_and_duplicates,
     payloads_come_back,
@@ -210,6 +312,11 @@ FLOWS = [
     a_parked_consumer_gets_a_late_message,
     buffered_push,
     configure_and_delete,
+    a_transaction_hands_on_or_does_nothing,
+    dead_letters_are_read_retried_and_deleted,
+    groups_are_listed_moved_and_deleted,
+    listings_tell_what_is_there,
+    a_conflating_consumer_gets_the_last_value,
 ]
 
 

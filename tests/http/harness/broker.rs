@@ -259,6 +259,11 @@ impl Broker {
         self.wait_ready();
     }
 
+    /// Where its log and its data directory are.
+    pub fn dir(&self) -> &Path {
+        self.log.parent().expect("a directory")
+    }
+
     /// All it has printed.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()

@@ -106,6 +106,11 @@ impl Postgres {
         spawn(psql, libc::SIGKILL).expect("psql starts")
     }
 
+    /// Everything of the cluster: data, WAL, log.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Makes an empty database and returns its name.
     pub fn create_database(&self) -> String {
         let name = super::unique("db").replace('-', "_");
@@ -140,6 +145,26 @@ impl Postgres {
             true => Ok(String::from_utf8_lossy(&out.stdout).trim_end().to_owned()),
             false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
         }
+    }
+
+    /// Runs a file of SQL.
+    #[track_caller]
+    pub fn load(&self, database: &str, file: &Path) {
+        run(Command::new(self.bin.join("psql"))
+            .args(["-Xq", "-h", "127.0.0.1", "-U", "postgres", "-v", "ON_ERROR_STOP=1"])
+            .args(["-p", &self.port.to_string(), "-d", database, "-f"])
+            .arg(file));
+    }
+
+    /// Copies the content of tables and sequences of schema `queen` into another database that has them.
+    #[track_caller]
+    pub fn copy(&self, from: &str, to: &str, tables: &[&str]) {
+        let file = scratch_dir("copy").join("data.sql");
+        let mut dump = Command::new(self.bin.join("pg_dump"));
+        dump.args(["--data-only", "-h", "127.0.0.1", "-U", "postgres", "-p", &self.port.to_string(), "-d", from, "-f"]);
+        dump.arg(&file).args(tables.iter().flat_map(|table| ["-t".to_owned(), format!("queen.{table}")]));
+        run(&mut dump);
+        self.load(to, &file);
     }
 
     /// The environment that points a broker here.

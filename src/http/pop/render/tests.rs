@@ -47,7 +47,15 @@ fn claim(start: i64, end: i64, records: Vec<Record>) -> Claim {
 }
 
 fn answer(claims: &[Claim]) -> Answer<'_> {
-    Answer { queue: "billing.refund", group: "ledger", lease: Some(LEASE), claims, autopilot: None }
+    Answer {
+        queue: "billing.refund",
+        group: "ledger",
+        lease: Some(LEASE),
+        claims,
+        policy: Policy::default(),
+        cipher: None,
+        autopilot: None,
+    }
 }
 
 #[track_caller]

@@ -269,7 +269,9 @@ fn c2_allows_failed_with_an_unknown_outcome_at_most_once() {
         if faults {
             story.fault();
         }
-        (0..times).for_each(|_| drop(story.store("k3")));
+        for _ in 0..times {
+            story.store("k3");
+        }
         story.told("k3", "failed", 3, None);
         story.pop("l2", 3, 2 + times as i64);
         story.complete("l2", 2 + times as i64);
@@ -506,7 +508,9 @@ fn c8_finds_an_accepted_ack_of_an_ended_lease() {
 fn c8_wants_noop_for_a_repeated_ack() {
     let repeated = |noop: bool| {
         let mut story = Story::new();
-        (0..3).for_each(|n| drop(story.push(&format!("k{n}"))));
+        for n in 0..3 {
+            story.push(&format!("k{n}"));
+        }
         story.pop("l1", 0, 2);
         story.complete("l1", 1);
         let result = AckResult { noop, ..yes() };
@@ -592,7 +596,9 @@ fn moving(end: End, stored: usize, committed: i64) -> Story {
     let mut story = Story::new();
     story.queue().groups[0].outputs = Some("out".into());
     story.history.plan.queues.push(QueuePlan { name: "out".into(), dedup_secs: 60, ..QueuePlan::default() });
-    (0..3).for_each(|n| drop(story.push(&format!("k{n}"))));
+    for n in 0..3 {
+        story.push(&format!("k{n}"));
+    }
     story.pop("l1", 0, 2);
     let inputs: Vec<AckItem> = (0..3).map(|n| ack(n, Word::Completed)).collect();
     let outputs: Vec<PushItem> = (0..3).map(|n| item("out", "o", &format!("out{n}"))).collect();

@@ -1,0 +1,58 @@
+-- counts_of.sql: the counters of some partitions, as they are now.
+-- In     p_ids: partition numbers, few.
+-- Out    as queen.partition_counts.
+-- Locks  none. Cost: one index probe of partitions and a short range of cursors each.
+-- Caller the functions beside this one. Source: operations 5.7.
+create or replace function queen.counts_of(p_ids bigint[])
+returns table (
+    queue_id uuid,
+    partition_id bigint,
+    name text,
+    created_at timestamptz,
+    newest timestamptz,
+    wanted bigint,
+    total bigint,
+    pending bigint,
+    processing bigint,
+    leases bigint,
+    leased bigint,
+    last_leased timestamptz
+)
+language plpgsql stable
+set jit = off
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select
+        c.queue_id, c.id, c.name, c.created_at,
+        case when c.last_offset >= c.log_start then c.last_created_at end,
+        c.reached + 1, c.last_offset - c.log_start + 1,
+        greatest(0, c.last_offset - c.reached),
+        least(greatest(0, c.last_offset - c.reached), c.leased),
+        c.leases, c.leased, c.last_leased
+    from (
+        select p.*, greatest(coalesce(k.worst, -1), p.log_start - 1) as reached,
+            coalesce(k.leased, 0)::bigint as leased, coalesce(k.leases, 0) as leases, k.last_leased
+        from unnest(p_ids) as a (id)
+        cross join lateral (select * from queen.partitions as p where p.id = a.id offset 0) as p
+        left join lateral (
+            select
+                coalesce(
+                    min(c.committed) filter (where g.name <> '__QUEUE_MODE__'),
+                    min(c.committed)
+                ) as worst,
+                sum(c.batch_end - c.committed) filter (where c.lease_expires_at > statement_timestamp()) as leased,
+                count(*) filter (where c.lease_expires_at > statement_timestamp()) as leases,
+                max(c.leased_at) as last_leased
+            from queen.cursors as c
+            join queen.groups as g on g.id = c.group_id
+            where c.partition_id = p.id
+        ) as k on true
+    ) as c;
+end;
+$$;
