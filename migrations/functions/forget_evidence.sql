@@ -13,6 +13,7 @@ set enable_seqscan = off
 as $$
 declare
     v_now timestamptz := clock_timestamp();
+    v_floor timestamptz := queen.spool_floor();
     v_id bigint;
     v_kept interval;
     v_deleted integer;
@@ -47,7 +48,7 @@ begin
             order by t.base_offset
             limit (p_args ->> 'limit')::integer
         ) as n
-        where n.created_at < queen.spool_floor() - v_kept
+        where n.created_at < v_floor - v_kept
     );
     get diagnostics v_deleted = row_count;
     select e.created_at into v_oldest
