@@ -459,7 +459,7 @@ impl Core {
     /// The store is back: connections that wait before another try do not.
     fn retry_connections(&self) {
         if let Some(store) = self.store.get() {
-            [&store.append, &store.moves, &store.bundle, &store.cold].into_iter().for_each(Conn::retry_now);
+            [&store.append, &store.moves, &store.bundle, &store.cold].into_iter().for_each(|conn| conn.retry_now());
         }
     }
 

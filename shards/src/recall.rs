@@ -13,9 +13,9 @@ use crate::command::{DraftVerdict, Duplicate, Record};
 use crate::effect::{Call, LaneRow, StoreError};
 use crate::ids::{Offset, Stamp};
 use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER};
-use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, REREAD_WAIT_US, WINDOW_MARGIN_US};
+use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, WINDOW_MARGIN_US};
 use crate::sealed::Sealed;
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::slab::Ref;
 use crate::tail;
 

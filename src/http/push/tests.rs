@@ -379,10 +379,11 @@ fn in_maintenance_every_item_is_on_its_own() {
     let body = format!(r#"{{"items":[{},{},{}]}}"#, item("q"), item("q"), item(""));
     let parsed = parse(body.as_bytes()).unwrap();
     let keys = KeyHasher::new(&[7; 16]);
-    let each = plan_each(TenantId::DEFAULT, &parsed, &ids(3), &keys, 1);
+    let sender = || Sender { tenant: TenantId::DEFAULT, producer: None, cipher: None };
+    let each = plan_each(sender(), &parsed, &ids(3), &keys, 1);
     assert_eq!(each.fates, [Fate::Leads { index: 0 }, Fate::Leads { index: 1 }, Fate::Refused]);
     assert_eq!(each.drafts[0].count, 2);
-    for (plan, counts) in [(each, 2), (plan(TenantId::DEFAULT, &parsed, &ids(3), &keys, 1), 1)] {
+    for (plan, counts) in [(each, 2), (plan(sender(), &parsed, &ids(3), &keys, 1), 1)] {
         assert_eq!(plan.drafts[0].count, counts);
         let body = answer(&parsed, &ids(3), &plan.fates, &[DraftVerdict::Buffered, DraftVerdict::Refused("no")]);
         let entries: Vec<serde_json::Value> = serde_json::from_slice(&body).unwrap();
