@@ -1,7 +1,8 @@
-//! A pop of 100 messages rendered as JSON, from a raw and from a packed record.
+//! A pop of 100 messages rendered as JSON and as frames, from a raw and from a packed record.
 
 mod timing;
 
+use queen::http::pop::framed;
 use queen::http::pop::render::{Answer, render};
 use queen_shards::command::{Claim, Codec, Record};
 use queen_shards::frames::{FrameHead, FrameWriter};
@@ -58,6 +59,8 @@ fn main() {
             cipher: None,
             autopilot: None,
         };
-        timing::per_item(what, MESSAGES as usize, || render(&answer).expect("a good record").len());
+        let name = |form: &str| format!("{what}, {form}");
+        timing::per_item(&name("JSON"), MESSAGES as usize, || render(&answer).expect("a good record").len());
+        timing::per_item(&name("framed"), MESSAGES as usize, || framed::render(&answer).expect("a good record").len());
     }
 }

@@ -8,9 +8,10 @@
 use crate::auth::Guard;
 use crate::cipher::Cipher;
 use crate::config::Config;
+use crate::conn::{Budget, Share};
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
-use crate::limits::SILENT_STORE_MAX;
+use crate::limits::{INFLATED_BUDGET_BYTES, SILENT_STORE_MAX};
 use crate::mail::{Mail, Shared, ToShard, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
@@ -84,6 +85,7 @@ pub struct Core {
     inbox: RefCell<Vec<Event>>,
     turn: Bell,
     gate: Gate,
+    inflated: Rc<Budget>,
     alarm: Bell,
     deadline: Cell<Option<Micros>>,
     store: OnceCell<Rc<Connections>>,
@@ -123,6 +125,7 @@ impl Core {
                 inbox: RefCell::default(),
                 turn: Bell::default(),
                 gate: Gate::new(TURN_BYTES),
+                inflated: Budget::new(INFLATED_BUDGET_BYTES),
                 alarm: Bell::default(),
                 deadline: Cell::new(None),
                 store: OnceCell::new(),
@@ -287,6 +290,11 @@ impl Core {
             self.turn.ring();
         }
         self.gate.pass(bytes).await
+    }
+
+    /// Room for what a request inflates; give it back by dropping it.
+    pub(crate) fn inflating(&self) -> Share {
+        self.inflated.share()
     }
 
     /// Sends a command to a shard (this one or another) and waits for its verdict.

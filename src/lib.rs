@@ -23,3 +23,4 @@ pub mod store;
 pub mod telemetry;
 pub mod tls;
 pub mod torture;
+pub mod wire;

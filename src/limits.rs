@@ -91,6 +91,15 @@ pub const BACKLOG: i32 = 4096;
 /// Bytes of bodies in flight of one shard, beyond the free part of each. Over it reading pauses, except for one
 /// body at a time, so that partly read ones cannot block each other for ever.
 pub const BODY_BUDGET_BYTES: usize = 256 * MIB;
+/// Bytes that binary requests of one shard may have inflated at once, under the same rule: one may go beyond.
+pub const INFLATED_BUDGET_BYTES: usize = 256 * MIB;
+/// What a request may inflate without leave of that budget, as with bodies: a hundred messages of a few hundred bytes.
+pub const INFLATED_FREE_BYTES: usize = BODY_FREE_BYTES;
+/// What a message costs there beside its own bytes: its item, id, key and fate, and the table of repeated keys. It
+/// matters because 25 inflated bytes can be a message.
+pub const INFLATED_MESSAGE_BYTES: usize = 256;
+/// Inflated bytes of one request after which others run: about a millisecond.
+pub const INFLATE_TURN_BYTES: usize = MIB;
 /// How late a timeout may strike, and what the clock of connections costs: one wake a second and shard.
 pub const TICK: Duration = Duration::from_secs(1);
 /// Connections accepted without letting others run.

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::scenario::{self, AckMode, Scenario};
+use crate::scenario::{self, AckMode, Form, Scenario};
 use std::path::PathBuf;
 
 pub const HELP: &str = "\
@@ -18,6 +18,7 @@ idle), or a .json file
   --partitions N      partitions to draw from       --payload BYTES     of a message
   --consumers N       connections that pop and ack  --pop-batch N       messages per pop
   --pop-partitions N  partitions per pop            --pop-wait-ms N     how long a pop waits
+  --form json|packed  how messages are pushed       --framed true       pops ask for framed answers
   --ack last|all      what a consumer acks          --rate N            pushes per second, 0: closed loop
   --backlog-max N     pushing stops there, 0: never
   --seconds S         measured window               --warmup S          before it
@@ -138,6 +139,14 @@ fn change(scenario: &mut Scenario, option: &str, value: &str) -> Result<(), Stri
         "seconds" => scenario.seconds = number(option, value)?,
         "warmup" => scenario.warmup = number(option, value)?,
         "runs" => scenario.runs = number(option, value)?,
+        "form" => {
+            scenario.form = match value {
+                "json" => Form::Json,
+                "packed" => Form::Packed,
+                _ => return Err(format!("--form: json or packed, not `{value}`")),
+            }
+        }
+        "framed" => scenario.framed = value.parse().map_err(|_| format!("--framed: true or false, not `{value}`"))?,
         "ack" => {
             scenario.ack = match value {
                 "last" => AckMode::Last,

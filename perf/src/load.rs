@@ -12,10 +12,11 @@
 
 use crate::answer::{self, Framed};
 use crate::bundle::{BundleWriter, Held};
+use crate::framed;
 use crate::payload::{Payload, Rng, id_sum};
 use crate::poller::{Poller, Ready, Ticker};
 use crate::process::{Snapshot, snapshot};
-use crate::request::{self, AckWriter, PushTemplate};
+use crate::request::{self, AckWriter, Pushes};
 use crate::scenario::{AckMode, Kind, Scenario};
 use crate::tally::{FAILURES_MAX, Tally};
 use std::collections::VecDeque;
@@ -112,7 +113,7 @@ struct Load<'a> {
     poller: Poller,
     connections: Vec<Connection>,
     idle: VecDeque<usize>,
-    template: PushTemplate,
+    template: Pushes,
     pop_request: Vec<u8>,
     ack: AckWriter,
     bundle: BundleWriter,
@@ -142,8 +143,7 @@ pub fn run(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<Measured, S
 impl<'a> Load<'a> {
     fn new(plan: &'a Plan<'a>) -> Result<Load<'a>, String> {
         let s = plan.scenario;
-        let payload = Payload::new(s.payload as usize);
-        let template = PushTemplate::new(plan.host, plan.queue, s.partitions, s.batch, payload, plan.seed);
+        let template = Pushes::new(plan.host, plan.queue, s, plan.seed);
         let payload = Payload::new(s.payload as usize);
         let mut load = Load {
             plan,
@@ -152,7 +152,7 @@ impl<'a> Load<'a> {
             connections: Vec::new(),
             idle: VecDeque::new(),
             template,
-            pop_request: request::pop(plan.host, plan.queue, s.pop_batch, s.pop_partitions, s.pop_wait_ms),
+            pop_request: request::pop(plan.host, plan.queue, s, s.pop_wait_ms),
             ack: AckWriter::new(plan.host),
             bundle: BundleWriter::new(plan.host, plan.queue, payload, plan.seed),
             held: vec![Held::default(); s.connections as usize],
@@ -281,7 +281,7 @@ impl<'a> Load<'a> {
         let consumers = s.consumers as usize;
         for n in 0..consumers {
             let wait_ms = s.pop_wait_ms * (n as u64 + 1) / consumers as u64;
-            let first = request::pop(self.plan.host, self.plan.queue, s.pop_batch, s.pop_partitions, wait_ms.max(1));
+            let first = request::pop(self.plan.host, self.plan.queue, s, wait_ms.max(1));
             let now = self.now();
             self.connections[n].patience = wait_ms.max(1) * 1_000_000;
             self.send(n, Waiting::Pop, now, &first);
@@ -521,11 +521,15 @@ impl<'a> Load<'a> {
         }
         let window = self.window;
         let (open_loop, ack_all) = (self.period > 0, self.plan.scenario.ack == AckMode::All);
-        let lease = answer::lease_id(body).unwrap_or_default();
+        let opened = if framed::is_framed(body) { framed::open(body) } else { None };
+        let lease = match &opened {
+            Some(opened) => &opened.lease,
+            None => answer::lease_id(body).unwrap_or_default(),
+        };
         let (tally, ack, sum) = (&mut self.tally, &mut self.ack, &mut self.popped_sum);
         ack.start();
         let (mut counted, mut last) = (0, None::<answer::Message>);
-        let count = answer::messages(body, |message| {
+        let each = of_one_answer(|message| {
             *sum = sum.wrapping_add(id_sum(message.transaction_id));
             let stamp = message.stamp.filter(|stamp| *stamp <= now);
             let at = if open_loop { stamp.unwrap_or(now) } else { now };
@@ -538,6 +542,10 @@ impl<'a> Load<'a> {
             }
             last = Some(message);
         });
+        let count = match &opened {
+            Some(opened) => opened.messages(each),
+            None => answer::messages(body, each),
+        };
         let (Some(last), Some(count), 200) = (last, count, status) else {
             self.tally.fail(format!("pop: {status}: {}", sample(body)));
             return self.pop_again(token, now);
@@ -629,6 +637,11 @@ fn transmit(connection: &mut Connection, poller: &Poller, token: usize, bytes: &
         }
     }
     Ok(())
+}
+
+/// A closure whose messages all borrow from the same answer.
+fn of_one_answer<'a, F: FnMut(answer::Message<'a>)>(each: F) -> F {
+    each
 }
 
 /// The beginning of a body, for a failure's text.

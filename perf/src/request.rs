@@ -3,7 +3,34 @@
 //! Holds: every push of a run has the same length, so its head never changes. One template serves all
 //! connections; what a socket does not take at once is the connection's to keep.
 
+use crate::packed::PackedTemplate;
 use crate::payload::{ID_LEN, Ids, Payload, Rng, id_sum};
+use crate::scenario::{Form, Scenario};
+
+/// The pushes of a run, in its form.
+pub enum Pushes {
+    Json(PushTemplate),
+    Packed(PackedTemplate),
+}
+
+impl Pushes {
+    pub fn new(host: &str, queue: &str, scenario: &Scenario, seed: u64) -> Pushes {
+        let payload = Payload::new(scenario.payload as usize);
+        let (partitions, batch) = (scenario.partitions, scenario.batch);
+        match scenario.form {
+            Form::Json => Pushes::Json(PushTemplate::new(host, queue, partitions, batch, payload, seed)),
+            Form::Packed => Pushes::Packed(PackedTemplate::new(host, queue, partitions, batch, payload, seed)),
+        }
+    }
+
+    /// The next request, and the sum of its ids. `stamp`: when it was due, nanoseconds of the client's clock.
+    pub fn next(&mut self, stamp: u64) -> (&[u8], u64) {
+        match self {
+            Pushes::Json(template) => template.next(stamp),
+            Pushes::Packed(template) => template.next(stamp),
+        }
+    }
+}
 
 /// The push request of a run. Source: data plane 3.1.
 pub struct PushTemplate {
@@ -23,8 +50,16 @@ pub struct PushTemplate {
 }
 
 /// Digits of a partition name, so that all names of a run are equally long.
-fn partition_digits(partitions: u32) -> usize {
+pub fn partition_digits(partitions: u32) -> usize {
     (partitions.max(1) - 1).to_string().len()
+}
+
+/// Writes a number in decimal over all of `out`.
+pub fn write_digits(mut n: u32, out: &mut [u8]) {
+    for digit in out.iter_mut().rev() {
+        *digit = b'0' + (n % 10) as u8;
+        n /= 10;
+    }
 }
 
 impl PushTemplate {
@@ -70,13 +105,9 @@ impl PushTemplate {
     ///
     /// `stamp`: when it was due, nanoseconds of the client's clock.
     pub fn next(&mut self, stamp: u64) -> (&[u8], u64) {
-        let mut partition = self.rng.below(self.partitions);
         let digits = partition_digits(self.partitions);
         let mut name = [b'0'; 10];
-        for digit in name[..digits].iter_mut().rev() {
-            *digit = b'0' + (partition % 10) as u8;
-            partition /= 10;
-        }
+        write_digits(self.rng.below(self.partitions), &mut name[..digits]);
         let mut sum = 0u64;
         for n in 0..self.batch {
             let item = &mut self.bytes[self.items_at + n * self.stride..];
@@ -91,8 +122,12 @@ impl PushTemplate {
 }
 
 /// A wildcard pop that waits. Source: data plane 4.1.
-pub fn pop(host: &str, queue: &str, batch: u32, partitions: u32, wait_ms: u64) -> Vec<u8> {
-    let path = format!("/api/v1/pop/queue/{queue}?batch={batch}&partitions={partitions}&wait=true&timeout={wait_ms}");
+pub fn pop(host: &str, queue: &str, scenario: &Scenario, wait_ms: u64) -> Vec<u8> {
+    let Scenario { pop_batch, pop_partitions, .. } = scenario;
+    let frames = if scenario.framed { "&frames=true" } else { "" };
+    let path = format!(
+        "/api/v1/pop/queue/{queue}?batch={pop_batch}&partitions={pop_partitions}&wait=true&timeout={wait_ms}{frames}"
+    );
     head("GET", &path, host, None)
 }
 
@@ -163,13 +198,16 @@ fn head(method: &str, path: &str, host: &str, body_len: Option<usize>) -> Vec<u8
 }
 
 pub fn write_head(out: &mut Vec<u8>, method: &str, path: &str, host: &str, body_len: Option<usize>) {
+    write_typed_head(out, method, path, host, body_len.map(|len| (len, "application/json")));
+}
+
+/// `body`: length and media type.
+pub fn write_typed_head(out: &mut Vec<u8>, method: &str, path: &str, host: &str, body: Option<(usize, &str)>) {
     for part in [method, " ", path, " HTTP/1.1\r\nHost: ", host, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }
-    if let Some(len) = body_len {
-        out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
-        out.extend_from_slice(len.to_string().as_bytes());
-        out.extend_from_slice(b"\r\n");
+    if let Some((len, media_type)) = body {
+        out.extend_from_slice(format!("Content-Type: {media_type}\r\nContent-Length: {len}\r\n").as_bytes());
     }
     out.extend_from_slice(b"\r\n");
 }

@@ -21,6 +21,15 @@ pub enum Kind {
     Idle,
 }
 
+/// How messages are pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    Json,
+    /// Framed and compressed by the client.
+    Packed,
+}
+
 /// How a consumer acks what it popped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -39,6 +48,9 @@ pub struct Scenario {
     /// One sentence for the reader of a result.
     pub about: String,
     pub kind: Kind,
+    pub form: Form,
+    /// Pops ask for framed answers.
+    pub framed: bool,
     /// Messages per push.
     pub batch: u32,
     /// Connections that push.
@@ -70,6 +82,8 @@ impl Default for Scenario {
             name: String::new(),
             about: String::new(),
             kind: Kind::Push,
+            form: Form::Json,
+            framed: false,
             batch: 100,
             connections: 128,
             consumers: 0,
@@ -96,10 +110,13 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("end-to-end-200", include_str!("../scenarios/end-to-end-200.json")),
     ("end-to-end-1000", include_str!("../scenarios/end-to-end-1000.json")),
     ("push-b100", include_str!("../scenarios/push-b100.json")),
+    ("push-packed-b100", include_str!("../scenarios/push-packed-b100.json")),
     ("push-b10", include_str!("../scenarios/push-b10.json")),
     ("push-b1", include_str!("../scenarios/push-b1.json")),
     ("push-pop-b100", include_str!("../scenarios/push-pop-b100.json")),
     ("push-pop-b100-pop1000", include_str!("../scenarios/push-pop-b100-pop1000.json")),
+    ("push-pop-packed-b100-pop1000", include_str!("../scenarios/push-pop-packed-b100-pop1000.json")),
+    ("push-pop-framed-b100-pop1000", include_str!("../scenarios/push-pop-framed-b100-pop1000.json")),
     ("push-pop-b1", include_str!("../scenarios/push-pop-b1.json")),
     ("push-b1-64", include_str!("../scenarios/push-b1-64.json")),
     ("transaction", include_str!("../scenarios/transaction.json")),
@@ -191,7 +208,7 @@ mod tests {
     fn names_prefixes_and_kinds_choose() {
         let names = |word: &str| find(word).unwrap().into_iter().map(|s| s.name).collect::<Vec<_>>();
         assert_eq!(names("push-b10"), ["push-b10"]);
-        assert_eq!(names("push"), ["push-b100", "push-b10", "push-b1", "push-b1-64"]);
+        assert_eq!(names("push"), ["push-b100", "push-packed-b100", "push-b10", "push-b1", "push-b1-64"]);
         assert_eq!(names("transaction"), ["transaction"]);
         assert_eq!(names("latency"), ["lone-producer", "end-to-end-200", "end-to-end-1000"]);
         assert_eq!(names("end-to-end"), ["end-to-end-200", "end-to-end-1000"]);

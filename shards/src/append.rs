@@ -16,7 +16,7 @@ use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
 use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
     ACCEPTED_JOIN_US, BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX,
-    MERGE_DRAFT_BYTES,
+    MERGE_DRAFT_BYTES, MERGE_PACKED_MESSAGES,
 };
 use crate::recall::kept_from;
 use crate::repack::{self, Packed};
@@ -197,9 +197,11 @@ impl Shard {
                 }
                 take += 1;
                 bytes += size;
+                let draft = &waiting.draft;
+                let own = stands_alone(draft.frames.len(), draft.count, draft.packed.is_some());
                 let apart = waiting.accepted_at().map(accepted_span)
                     != std::mem::replace(&mut span, waiting.accepted_at().map(accepted_span));
-                segments += (size >= MERGE_DRAFT_BYTES || (drained && apart)) as usize;
+                segments += (own || (drained && apart)) as usize;
             }
             segments += 1;
             self.closing.pop_front();
@@ -599,18 +601,25 @@ fn accepted_span(accepted_at: Stamp) -> i64 {
     accepted_at.0.div_euclid(ACCEPTED_JOIN_US)
 }
 
-/// Small drafts in a row become one segment, a large one its own.
+/// Whether a draft is a segment of its own beside others.
+fn stands_alone(frames: usize, count: u32, packed: bool) -> bool {
+    frames >= MERGE_DRAFT_BYTES || (packed && count >= MERGE_PACKED_MESSAGES)
+}
+
+/// Small drafts in a row become one segment, a large one its own. One that is alone keeps its packed form.
 struct Run {
     lane: u32,
     rel: u32,
     accepted_at: Option<Stamp>,
     parts: Vec<Packed>,
+    /// Of the first part.
+    packed: Option<Bytes>,
     bytes: usize,
 }
 
 impl Run {
     fn new(lane: u32) -> Run {
-        Run { lane, rel: 0, accepted_at: None, parts: Vec::new(), bytes: 0 }
+        Run { lane, rel: 0, accepted_at: None, parts: Vec::new(), packed: None, bytes: 0 }
     }
 
     fn add(
@@ -625,7 +634,7 @@ impl Run {
             self.flush(segments);
             self.accepted_at = accepted_at;
         }
-        if packed.is_some() || part.frames.len() >= MERGE_DRAFT_BYTES {
+        if stands_alone(part.frames.len(), part.count, packed.is_some()) {
             self.flush(segments);
             segments.push(self.segment(rel, part, packed));
             return;
@@ -634,7 +643,7 @@ impl Run {
             self.flush(segments);
         }
         if self.parts.is_empty() {
-            self.rel = rel;
+            (self.rel, self.packed) = (rel, packed);
         }
         self.bytes += part.frames.len();
         self.parts.push(part);
@@ -643,8 +652,9 @@ impl Run {
     fn flush(&mut self, segments: &mut Vec<AppendSegment>) {
         let parts = std::mem::take(&mut self.parts);
         self.bytes = 0;
+        let packed = self.packed.take().filter(|_| parts.len() == 1);
         if !parts.is_empty() {
-            segments.push(self.segment(self.rel, repack::merge(&parts), None));
+            segments.push(self.segment(self.rel, repack::merge(&parts), packed));
         }
     }
 

@@ -91,6 +91,14 @@ impl FrameWriter {
         self.flags |= flags;
     }
 
+    /// Appends a whole frame as it is.
+    pub fn push_frame(&mut self, frame: &[u8]) {
+        debug_assert!(FRAME_OVERHEAD <= frame.len(), "a frame that was read before");
+        self.frames.extend_from_slice(frame);
+        self.count += 1;
+        self.flags |= frame.get(LEN_BYTES).copied().unwrap_or(0);
+    }
+
     /// Number of frames so far.
     pub fn count(&self) -> u32 {
         self.count
@@ -178,6 +186,11 @@ impl<'a> Frames<'a> {
         let hopped = self.range_at(at);
         self.at = hopped.as_ref().map_or(self.raw.len(), |range| range.end);
         Some(hopped)
+    }
+
+    /// Where the frames lie, by their lengths alone; ends at a damaged one.
+    pub fn ranges(mut self) -> impl Iterator<Item = Range<usize>> + use<'a> {
+        std::iter::from_fn(move || self.hop()?.ok())
     }
 
     fn range_at(&self, at: usize) -> Result<Range<usize>, FrameError> {

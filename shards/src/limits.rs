@@ -12,6 +12,9 @@ pub const BUNDLE_ROWS_MAX: usize = 512;
 pub const MERGE_BYTES_MAX: usize = 256 << 10;
 /// Drafts at least this large become a segment of their own: a row costs a few hundred bytes.
 pub const MERGE_DRAFT_BYTES: usize = 4 << 10;
+/// A packed draft with at least so many messages is kept as it came even when it is small: fewer gain more from being
+/// packed with others than a row costs. Source: binary forms 15.4.
+pub const MERGE_PACKED_MESSAGES: u32 = 16;
 /// Cold calls of one shard in flight; the rest waits in order.
 pub const CALLS_MAX: usize = 32;
 /// Partitions in one provisioning call: its row locks are held for one round trip.

@@ -157,7 +157,7 @@ impl Config {
         let encryption = encryption(r);
         let max_body_bytes = r.int("QUEEN_MAX_BODY_BYTES") as usize;
         let max_inflated_bytes = match r.int("QUEEN_MAX_INFLATED_BYTES") as usize {
-            0 => max_body_bytes,
+            0 => max_body_bytes.min(crate::wire::INFLATED_MAX as usize),
             n => n,
         };
         r.holds("QUEEN_MAX_INFLATED_BYTES", max_inflated_bytes);

@@ -99,6 +99,9 @@ const MS_MAX: i64 = 30 * 24 * 3600 * 1000;
 /// Largest request body: what a 32-bit length of the binary forms can still name.
 const BODY_MAX: i64 = 1 << 31;
 
+/// Most bytes one request may inflate to: official readers refuse larger records. Source: binary forms 6.3.
+const INFLATED_MAX: i64 = crate::wire::INFLATED_MAX as i64;
+
 pub const GROUPS: &[Group] = &[
     Group {
         name: "server",
@@ -107,8 +110,8 @@ pub const GROUPS: &[Group] = &[
             Setting::text("QUEEN_BIND_ADDR", "", "Address to listen on, without a port. Without authentication only this machine may call until you say otherwise; containers must set it (`0.0.0.0`).")
                 .derived("`127.0.0.1` while `JWT_ENABLED` is off, else `0.0.0.0`"),
             Setting::int("QUEEN_MAX_BODY_BYTES", 67_108_864, 1..=BODY_MAX, "bytes", "Larger request bodies get 413."),
-            Setting::int("QUEEN_MAX_INFLATED_BYTES", 0, 0..=BODY_MAX, "bytes", "Larger inflated records of a binary push are refused; 0 means `QUEEN_MAX_BODY_BYTES`.")
-                .derived("`QUEEN_MAX_BODY_BYTES`"),
+            Setting::int("QUEEN_MAX_INFLATED_BYTES", 0, 0..=INFLATED_MAX, "bytes", "Binary pushes and transactions that would inflate to more get 413; 0 means `QUEEN_MAX_BODY_BYTES`.")
+                .derived("`QUEEN_MAX_BODY_BYTES`, at most 1 GiB"),
             Setting::bool("QUEEN_APPLY_SCHEMA", true, "`false`: touch no catalog at boot, serve against the schema that is there."),
             Setting::int("QUEEN_SHARDS", 0, 0..=256, "threads", "Shard threads; 0 takes 2/3 (rounded up) of the cores it may use beside the embedded PostgreSQL, all of them otherwise."),
             Setting::text("QUEEN_RUNTIME", "auto", "`io_uring`, `epoll`, or `auto`: io_uring where the host allows it. Other text: fatal."),

@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 
 /// A shard's budget. Whoever may not take more waits, and with it the socket: back-pressure is TCP's. One body at a
 /// time may go beyond the budget: bodies that are all half read would otherwise block each other for ever.
-pub(super) struct Budget {
+pub(crate) struct Budget {
     total: usize,
     used: Cell<usize>,
     /// Somebody is beyond the budget.
@@ -16,26 +16,26 @@ pub(super) struct Budget {
 }
 
 /// What one body has taken; given back when it is dropped.
-pub(super) struct Share {
+pub(crate) struct Share {
     budget: Rc<Budget>,
     taken: usize,
     overdraws: bool,
 }
 
 impl Budget {
-    pub(super) fn new(total: usize) -> Rc<Budget> {
+    pub(crate) fn new(total: usize) -> Rc<Budget> {
         let (used, overdrawn) = (Cell::new(0), Cell::new(false));
         Rc::new(Budget { total, used, overdrawn, waiting: RefCell::default() })
     }
 
-    pub(super) fn share(self: &Rc<Self>) -> Share {
+    pub(crate) fn share(self: &Rc<Self>) -> Share {
         Share { budget: self.clone(), taken: 0, overdraws: false }
     }
 }
 
 impl Share {
     /// Raises this share to `bytes`; waits while the shard has no room.
-    pub(super) async fn raise(&mut self, bytes: usize) {
+    pub(crate) async fn raise(&mut self, bytes: usize) {
         std::future::poll_fn(|cx| {
             let more = bytes.saturating_sub(self.taken);
             let budget = &*self.budget;

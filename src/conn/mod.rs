@@ -17,6 +17,7 @@ mod serve;
 mod tests;
 mod watch;
 
+pub(crate) use budget::{Budget, Share};
 pub use gone::Gone;
 pub use serve::serve;
 

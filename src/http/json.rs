@@ -12,6 +12,6 @@ pub mod scan;
 pub mod text;
 pub mod time;
 
-pub use scan::{JSON_DEPTH_MAX, JsonError, Kind, Scanner, Text};
+pub use scan::{JSON_DEPTH_MAX, JsonError, Kind, Scanner, Text, document, next_special};
 pub use text::{error_body, push_int, push_quoted, push_uuid};
 pub use time::{parse_stamp, push_stamp};

@@ -8,6 +8,7 @@
 //! here). A wake is only a hint to ask. Does not decide what is deliverable, nor whether a group conflates: the engine
 //! does, by the group's record.
 
+pub mod framed;
 pub mod query;
 pub mod render;
 
@@ -17,6 +18,7 @@ use super::{Request, Response};
 use crate::core_thread::{Core, WatchGuard};
 use crate::limits::NAME_BYTES_MAX;
 use crate::state::{StateCall, StateFn};
+use crate::wire::POP_TYPE;
 use futures_util::future::{Either, pending, select, select_all};
 use queen_shards::command::{Claim, Command, Pop, PopFrom, QUEUE_MODE, Start, Verdict, Watch};
 use queen_shards::effect::StoreError;
@@ -136,6 +138,8 @@ struct Asking {
     fills: bool,
     /// Width and batch to echo.
     autopilot: Option<(u32, u32)>,
+    /// Answer in frames where that is allowed.
+    frames: bool,
 }
 
 impl Asking {
@@ -213,6 +217,7 @@ impl Asking {
             wait_ms,
             fills: wildcard && wait_ms.is_some() && batch > 1,
             autopilot: chosen.then_some((partitions, batch)),
+            frames: query.frames,
         })
     }
 
@@ -551,7 +556,7 @@ impl<'a> Taken<'a> {
     }
 
     fn answer(mut self, asking: &Asking, policy: Policy) -> Response {
-        let rendered = render::render(&render::Answer {
+        let answer = render::Answer {
             queue: asking.queue(),
             group: &asking.group,
             lease: self.lease,
@@ -559,12 +564,16 @@ impl<'a> Taken<'a> {
             policy,
             cipher: self.core.cipher.as_ref(),
             autopilot: asking.autopilot.filter(|_| !policy.conflation),
-        });
+        };
+        let framed = asking.frames && framed::is_allowed(&answer);
+        let rendered = if framed { framed::render(&answer) } else { render::render(&answer) };
         match rendered {
             Ok(body) => {
                 let claims = self.give_backs();
                 self.claims.clear();
-                Response { claims: self.lease.map(|lease| (lease, claims)), ..Response::json(200, body) }
+                let content_type = if framed { POP_TYPE } else { "application/json" };
+                let claims = self.lease.map(|lease| (lease, claims));
+                Response { status: 200, content_type: Some(content_type), body, claims, ..Response::default() }
             }
             Err(damaged) => {
                 crate::warning_gated!("pop", "a stored record does not decode", record = damaged);

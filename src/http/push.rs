@@ -1,6 +1,7 @@
-//! POST /api/v1/push with a JSON body: bytes -> parsed items -> drafts -> verdicts -> bytes.
+//! POST /api/v1/push: bytes -> parsed items -> drafts -> verdicts -> bytes.
 //!
-//!     body --parse--> Parsed --plan--> Draft per partition --Command::Push--> DraftVerdict --answer--> 201 array
+//!     JSON body --parse--> Parsed --plan--> Draft per partition --Command::Push--> DraftVerdict --answer--> 201
+//!     binary body --binary--> Parsed, and on as above
 //!
 //! Holds: a payload is copied once, from the body into its frame, and never re-spelled; nothing is sent to a shard
 //! before the whole body is known to be good; drafts keep body order; a key is in a draft once (layer 1).
@@ -8,6 +9,7 @@
 //! Does not look at what is stored (layer 2 is the owner's). In push maintenance everything goes to the spool.
 
 pub mod answer;
+pub mod binary;
 pub mod parse;
 pub mod plan;
 pub mod protect;
@@ -17,10 +19,14 @@ use super::{Request, Response};
 use crate::core_thread::Core;
 use futures_util::future::join_all;
 use queen_shards::command::{Command, Draft, DraftVerdict, Verdict};
+use queen_shards::ids::MessageId;
 use std::rc::Rc;
 
 /// Answers `POST /api/v1/push`. Source: data plane 3.
 pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
+    if binary::is_binary(request) {
+        return binary::push(core, request).await;
+    }
     core.pass(request.body.len()).await;
     let mut parsed = match parse::parse(&request.body) {
         Ok(parsed) => parsed,
@@ -28,13 +34,24 @@ pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     };
     protect::mark(core, request.tenant, &mut parsed.lanes).await;
     let ids = core.mint_ids(parsed.items.len());
+    finish(core, request, &parsed, &ids, false).await
+}
+
+/// The same from here on, whatever the form of the body was. `ids`: one per item; `counts`: answer with counts only.
+async fn finish(
+    core: &Rc<Core>,
+    request: &Request,
+    parsed: &parse::Parsed<'_>,
+    ids: &[MessageId],
+    counts: bool,
+) -> Response {
     let maintenance = core.push_maintenance();
     let level = core.config.zstd_level;
     let plan = match core.keys() {
-        _ if maintenance => plan::plan_each(core.sender(request), &parsed, &ids, core.own_keys(), level),
-        Some(keys) => plan::plan(core.sender(request), &parsed, &ids, keys, level),
+        _ if maintenance => plan::plan_each(core.sender(request), parsed, ids, core.own_keys(), level),
+        Some(keys) => plan::plan(core.sender(request), parsed, ids, keys, level),
         // No message can be keyed for the store before that was reached once: what follows what is told all the same.
-        None => plan::plan(core.sender(request), &parsed, &ids, core.own_keys(), level),
+        None => plan::plan(core.sender(request), parsed, ids, core.own_keys(), level),
     };
     let spool = maintenance || core.keys().is_none();
     let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane, spool).await;
@@ -42,7 +59,8 @@ pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let status = if maintenance && verdicts.contains(&DraftVerdict::Failed) { 500 } else { 201 };
     let fates = plan.fates;
     core.metrics.shard(core.shard()).push(1, parsed.items.len() as u64);
-    Response::json(status, answer::answer(&parsed, &ids, &fates, &verdicts))
+    let body = if counts { answer::counts } else { answer::answer };
+    Response::json(status, body(parsed, ids, &fates, &verdicts))
 }
 
 /// Sends every draft to its owner, all shards at once; the verdicts by lane. A lane without a draft is refused as a

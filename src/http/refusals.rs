@@ -48,6 +48,10 @@ pub enum Refusal {
     // ---- input of a handler
     /// `{"error":"bad body: <message>"}`
     BadBody(String),
+    /// A binary body that would inflate to more than QUEEN_MAX_INFLATED_BYTES.
+    InflatedTooLarge {
+        limit: u64,
+    },
     /// A typed query parameter does not parse; plain text.
     BadQuery(String),
     /// 400 with this text.
@@ -110,6 +114,7 @@ impl Refusal {
             Refusal::BadTenant => (400, text("invalid x-queen-tenant header (must be a UUID)")),
             Refusal::Denied(why) => denied(*why),
             Refusal::BadBody(why) => (400, Some(format!("bad body: {why}"))),
+            Refusal::InflatedTooLarge { limit } => (413, Some(format!("inflates to more than {limit} bytes"))),
             Refusal::BadQuery(why) => (400, Some(format!("bad query: {why}"))),
             Refusal::Invalid(why) => (400, Some(why.clone())),
             Refusal::NotFound(why) => (404, Some(why.clone())),
@@ -158,6 +163,16 @@ fn denied(why: Denied) -> (u16, Option<String>) {
         Denied::BadEdPem => (500, "invalid Ed public key PEM"),
     };
     (status, Some(text.to_string()))
+}
+
+impl From<crate::wire::Refused> for Refusal {
+    fn from(refused: crate::wire::Refused) -> Refusal {
+        match refused {
+            crate::wire::Refused::Malformed(why) => Refusal::BadBody(why),
+            crate::wire::Refused::Control => Refusal::Invalid(super::push::parse::CONTROL_CHARACTERS.into()),
+            crate::wire::Refused::TooLarge { limit } => Refusal::InflatedTooLarge { limit },
+        }
+    }
 }
 
 impl From<Refusal> for Response {

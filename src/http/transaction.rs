@@ -1,6 +1,6 @@
 //! POST /api/v1/transaction: pushes and acks that happen together or not at all.
 //!
-//!     body --parse--> Bundle of operations --plan--> drafts, ack sets
+//!     body (JSON, or a JSON head and packed wire groups) --parse--> operations --plan--> drafts, ack sets
 //!          --Command::Prepare at every owner--> where lanes end, how cursors move, or why not
 //!          --Command::Bundle at this shard--> committed | duplicate | stale: prepare again --answer--> 200
 //!
@@ -12,12 +12,14 @@ pub mod answer;
 pub mod parse;
 
 use super::ack::partition_id;
+use super::push::binary;
 use super::push::plan::{self, Fate, Plan};
 use super::push::protect;
 use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
+use crate::wire;
 use answer::{No, db_error};
 use futures_util::future::join_all;
 use parse::Parsed;
@@ -35,14 +37,41 @@ use std::sync::Arc;
 /// `POST /api/v1/transaction`
 pub async fn transaction(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let id = core.mint_ids(1)[0];
-    let mut parsed = match parse::parse(&request.body) {
+    if binary::is_binary(request) {
+        return packed(core, request, id).await.unwrap_or_else(|refused| Refusal::from(refused).response());
+    }
+    execute(core, request, id, parse::parse(&request.body), false).await
+}
+
+/// A transaction in binary form. Source: binary forms 10.
+async fn packed(core: &Rc<Core>, request: &Request, id: MessageId) -> Result<Response, wire::Refused> {
+    let open = wire::transaction::open(&request.body)?;
+    let groups = wire::packed::walk(open.groups, 0, core.config.max_inflated_bytes as u64)?;
+    // Held until the answer: what was inflated may wait for its commit.
+    let mut share = core.inflating();
+    let frames = binary::inflate(core, &groups, 0, &mut share).await?;
+    let packed = parse::Packed { body: &request.body, groups: &groups, frames: &frames };
+    Ok(execute(core, request, id, parse::parse_packed(open.head, packed), open.counts).await)
+}
+
+/// The same from here on, whatever the form of the body was. `counts`: count pushes and acks instead of listing them.
+async fn execute(
+    core: &Rc<Core>,
+    request: &Request,
+    id: MessageId,
+    parsed: Result<Parsed<'_>, parse::Refused>,
+    counts: bool,
+) -> Response {
+    let mut parsed = match parsed {
         Ok(parsed) => parsed,
         Err(parse::Refused::Body(why)) => return Refusal::BadBody(why).response(),
+        Err(parse::Refused::Wire(refused)) => return Refusal::from(refused).response(),
         Err(parse::Refused::Request(no)) => return no.response(id),
     };
     protect::mark(core, request.tenant, &mut parsed.pushes.lanes).await;
     let Some(keys) = core.keys() else { return Refusal::Pool.response() };
-    let ids = core.mint_ids(parsed.pushes.items.len());
+    let mut ids = core.mint_ids(parsed.pushes.items.len() - parsed.ids.len());
+    ids.extend_from_slice(&parsed.ids);
     let work = match Work::of(core, request, &parsed, &ids, keys) {
         Ok(work) => work,
         Err(no) => return no.response(id),
@@ -51,7 +80,11 @@ pub async fn transaction(core: &Rc<Core>, request: &Request, _: &Params) -> Resp
         match work.attempt(core, &parsed).await {
             Attempt::Done(done) => {
                 count(core, &work, &done);
-                return Response::json(200, answer::committed(id, &parsed, &ids, &work, &done));
+                let body = match counts {
+                    true => answer::counted(id, &parsed, &work),
+                    false => answer::committed(id, &parsed, &ids, &work, &done),
+                };
+                return Response::json(200, body);
             }
             Attempt::Refused(no) => return no.response(id),
             Attempt::Failed(refusal) => return refusal.response(),

@@ -3,7 +3,7 @@
 use crate::harness::{Broker, unique};
 use queen_mq::{
     AckStatus, BufferOptions, Config, Message, PushItem, PushStatus, Queen, QueueBuilder, QueueOptions, StopReason,
-    SubscriptionMode,
+    SubscriptionMode, TxnPushItem,
 };
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,12 @@ use std::time::Duration;
 
 type Seen = Arc<Mutex<Vec<i64>>>;
 
-pub async fn flows(broker: &Broker) {
-    let queen = Queen::connect(Config::new(format!("http://127.0.0.1:{}", broker.port))).expect("connected");
+/// `binary`: with binary push, push compression and framed pop.
+pub async fn flows(broker: &Broker, binary: bool) {
+    let config = || Config::new(format!("http://127.0.0.1:{}", broker.port));
+    let queen = config().binary_push(binary).push_compression(binary).framed_pop(binary);
+    let queen = Queen::connect(queen).expect("connected");
+    let json = Queen::connect(config()).expect("connected");
     push_and_duplicates(&queen).await;
     consume_with_a_handler(&queen).await;
     consume_batches_over_partitions(&queen).await;
@@ -24,6 +28,11 @@ pub async fn flows(broker: &Broker) {
     buffered_push(&queen).await;
     configure_and_delete(&queen).await;
     crate::rust_admin::flows(&queen).await;
+    a_transaction_acks_and_pushes(&queen).await;
+    forms_meet_on_one_queue(&queen, &json).await;
+    forms_meet_on_one_queue(&json, &queen).await;
+    the_form_on_the_wire(&queen, broker, binary).await;
+    json.close().await.expect("closed");
     queen.close().await.expect("closed");
 }
 
@@ -189,4 +198,66 @@ async fn configure_and_delete(queen: &Queen) {
     push_n(queen, &queue, "p", 1).await;
     let deleted = queen.queue(&queue).delete().await.expect("delete");
     assert_eq!(deleted["existed"], true);
+}
+
+async fn a_transaction_acks_and_pushes(queen: &Queen) {
+    let (from, to) = (unique("rs-txn-from"), unique("rs-txn-to"));
+    push_n(queen, &from, "p", 2).await;
+    let group = || queen.queue(&from).group("g").subscription_mode(SubscriptionMode::All).batch(10);
+    let got = group().pop().await.expect("pop");
+    let bundle = queen.transaction().push_to(&to, "a", json!({"n": 0})).expect("an item").ack_all(&got);
+    let bundle = bundle.push_to(&to, "a", json!({"n": 1})).expect("an item");
+    let done = bundle.push_to(&to, "b", json!({"n": 2})).expect("an item").commit().await.expect("committed");
+    assert!(done.success, "{done:?}");
+    assert_eq!(done.results.len(), 5, "{done:?}");
+    assert!(group().wait(false).pop().await.expect("pop").is_empty(), "acked");
+    let stored = queen.queue(&to).partition("a").batch(10).pop().await.expect("pop");
+    assert_eq!(stored.iter().filter_map(|m| m.data["n"].as_i64()).collect::<Vec<_>>(), [0, 1]);
+    let twice = TxnPushItem {
+        queue: to.clone(),
+        partition: Some("a".into()),
+        payload: json!(3),
+        transaction_id: Some(stored[0].transaction_id.clone()),
+        trace_id: None,
+    };
+    let refused = queen.transaction().push_to(&to, "b", 4).expect("an item").push_item(twice).expect("an item");
+    assert!(refused.commit().await.is_err(), "a stored key rolls all of it back");
+    assert_eq!(queen.queue(&to).partition("b").batch(10).pop().await.expect("pop").len(), 1);
+}
+
+/// One pushes, the other consumes; keys are the same for both.
+async fn forms_meet_on_one_queue(one: &Queen, other: &Queen) {
+    let queue = unique("rs-meet");
+    let items = |range: std::ops::Range<i64>| -> Vec<PushItem> {
+        range
+            .map(|n| PushItem::new(&queue, json!({"n": n, "text": "é🐝 \"x\""})).transaction_id(format!("k{n}")))
+            .collect()
+    };
+    one.queue(&queue).push_items(items(0..40)).await.expect("push");
+    let again = other.queue(&queue).push_items(items(20..60)).await.expect("push");
+    let queued = again.iter().filter(|r| r.status == PushStatus::Queued).count();
+    assert_eq!((again.len(), queued), (40, 20), "{again:?}");
+    for queen in [one, other] {
+        let (group, seen) = (unique("meet"), Seen::default());
+        consumer(queen, &queue, &group, 60).batch(7).consume(keeper(&seen)).await.expect("consume");
+        assert_eq!(*seen.lock().expect("a lock"), (0..60).collect::<Vec<_>>());
+    }
+    let shared = |queen: &Queen| queen.queue(&queue).group("shared").subscription_mode(SubscriptionMode::All).batch(30);
+    let first = shared(one).pop().await.expect("pop");
+    assert!(one.ack_all(&first).await.expect("ack").iter().all(|r| r.success));
+    let second = shared(other).pop().await.expect("pop");
+    assert_eq!((first.len(), second.len(), &second[0].transaction_id), (30, 30, &"k30".to_owned()));
+    assert!(one.ack_all(&second).await.expect("ack").iter().all(|r| r.success), "a lease is a lease");
+}
+
+/// The options do what they say: a record that a client packed is stored as zstd even when it is small.
+async fn the_form_on_the_wire(queen: &Queen, broker: &Broker, binary: bool) {
+    let queue = unique("rs-form");
+    push_n(queen, &queue, "p", 2).await;
+    let sql = format!(
+        "select s.codec from queen.segments as s join queen.partitions as p on p.id = s.partition_id \
+         join queen.queues as q on q.id = p.queue_id where q.name = '{queue}'"
+    );
+    let database = broker.database.as_ref().expect("a database");
+    assert_eq!(crate::harness::shared_postgres().query(database, &sql), if binary { "1" } else { "0" });
 }

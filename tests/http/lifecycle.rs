@@ -86,7 +86,9 @@ fn kill_9_loses_nothing_that_was_answered() {
     let b = Setup::clean().start();
     let q = unique("kill");
     for round in 0..3 {
+        let answered = std::sync::atomic::AtomicUsize::new(0);
         let queued = std::thread::scope(|scope| {
+            let answered = &answered;
             let producers: Vec<_> = (0..6)
                 .map(|p| {
                     let (b, q) = (&b, &q);
@@ -97,7 +99,10 @@ fn kill_9_loses_nothing_that_was_answered() {
                             let key = format!("{round}-{p}-{n}");
                             let body = json!({"items": [{"queue": q, "partition": format!("p{}", p % 3), "transactionId": key, "payload": 1}]});
                             match client.post("/api/v1/push", body.to_string().as_bytes()) {
-                                Ok(answer) => queued.extend((answer.json()[0]["status"] == "queued").then_some(key)),
+                                Ok(answer) => {
+                                    queued.extend((answer.json()[0]["status"] == "queued").then_some(key));
+                                    answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                                }
                                 Err(_) => break,
                             }
                         }
@@ -105,7 +110,8 @@ fn kill_9_loses_nothing_that_was_answered() {
                     })
                 })
                 .collect();
-            std::thread::sleep(Duration::from_millis(250));
+            let some = || (answered.load(std::sync::atomic::Ordering::Relaxed) > 50).then_some(());
+            crate::harness::eventually("pushes are answered", some);
             b.kill();
             producers.into_iter().flat_map(|p| p.join().expect("a producer")).collect::<Vec<_>>()
         });

@@ -6,6 +6,7 @@
 mod harness;
 
 mod bad_input;
+mod binary;
 mod churn;
 mod commits;
 mod configure;
@@ -35,4 +36,6 @@ mod tokens;
 mod transaction;
 mod transport;
 mod upgrade;
+mod vectors;
+mod wire;
 mod worked_cases;

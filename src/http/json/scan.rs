@@ -469,6 +469,14 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// The text of one document of JSON, the space around it included; refuses anything else.
+pub fn document(bytes: &[u8]) -> Result<&str> {
+    let mut scan = Scanner::new(bytes)?;
+    scan.skip()?;
+    scan.end()?;
+    Ok(scan.body)
+}
+
 fn hex_digits(bytes: &[u8], at: usize) -> bool {
     bytes.get(at..at + 4).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }

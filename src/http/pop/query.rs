@@ -20,6 +20,8 @@ pub struct Query {
     pub from: Option<String>,
     pub conflation: Option<bool>,
     pub autopilot: bool,
+    /// A framed answer is welcome.
+    pub frames: bool,
     pub namespace: Option<String>,
     pub task: Option<String>,
 }
@@ -61,8 +63,7 @@ pub fn parse(query: &str) -> Result<Query, String> {
             "autopilot" => read.autopilot = boolean(&name, &text()?)?,
             "namespace" => read.namespace = Some(text()?),
             "task" => read.task = Some(text()?),
-            // The framed answer; JSON is always allowed, but the value must be a boolean.
-            "frames" => drop(boolean(&name, &text()?)?),
+            "frames" => read.frames = boolean(&name, &text()?)?,
             _ => {}
         }
     }

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 /// Largest inflated record: official readers refuse more. Source: binary forms 16.
-const RAW_LEN_MAX: u32 = 1 << 30;
+pub(super) const RAW_LEN_MAX: u32 = 1 << 30;
 /// Inflated bytes that a thread keeps room for between answers.
 const SCRATCH_KEPT: usize = 4 << 20;
 /// Bytes of a message beside names, payload and transaction id.
@@ -55,11 +55,11 @@ impl Policy {
 pub struct Damaged {
     pub partition: PartitionId,
     pub base: Offset,
-    why: Fault,
+    pub(super) why: Fault,
 }
 
 #[derive(Debug)]
-enum Fault {
+pub(super) enum Fault {
     /// The stored size is not that of the bytes, or over every bound.
     Size,
     /// Not one zstd frame of the stored size.
@@ -145,7 +145,7 @@ fn estimate(answer: &Answer<'_>) -> usize {
 }
 
 /// Which frames of the record lie in the claim, from 0.
-fn wanted(claim: &Claim, record: &Record) -> std::ops::Range<u32> {
+pub(super) fn wanted(claim: &Claim, record: &Record) -> std::ops::Range<u32> {
     let at = |offset: i64| offset.saturating_sub(record.base.0).clamp(0, record.count as i64) as u32;
     let (start, end) = (at(claim.start.0), at(claim.end.0.saturating_add(1)));
     start..end.max(start)
@@ -273,7 +273,7 @@ thread_local! {
 }
 
 /// Runs `use_frames` on the record's inflated frames; they are of the stored size.
-fn with_frames<T>(record: &Record, use_frames: impl FnOnce(&[u8]) -> Result<T, Fault>) -> Result<T, Fault> {
+pub(super) fn with_frames<T>(record: &Record, use_frames: impl FnOnce(&[u8]) -> Result<T, Fault>) -> Result<T, Fault> {
     let raw_len = record.raw_len as usize;
     match (&record.frames, record.codec) {
         (Some(frames), _) => use_frames(frames),

@@ -26,12 +26,7 @@ pub fn answer(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
     out.push(b'[');
     for (i, item) in parsed.items.iter().enumerate() {
         let lane = &parsed.lanes[item.lane as usize];
-        let verdict = &verdicts[item.lane as usize];
-        let outcome = match fates[i] {
-            Fate::Refused => Outcome::Refused(lane.refused.unwrap_or("refused")),
-            Fate::Leads { index } => lead(verdict, index),
-            Fate::Follows { leader } => follow(verdict, fates[leader as usize], ids[leader as usize]),
-        };
+        let outcome = outcome(parsed, ids, fates, verdicts, i);
         if i > 0 {
             out.push(b',');
         }
@@ -70,6 +65,47 @@ pub fn answer(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
     }
     out.push(b']');
     out
+}
+
+/// The body of an answer with counts only: those that are always there, then those that are not 0. They add up to
+/// `count`. Source: binary forms 7.2.
+pub fn counts(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict]) -> Vec<u8> {
+    let (mut queued, mut duplicate, mut error) = (0u64, 0u64, 0u64);
+    let (mut buffered, mut failed) = (0u64, 0u64);
+    for i in 0..parsed.items.len() {
+        match outcome(parsed, ids, fates, verdicts, i) {
+            Outcome::Queued { .. } => queued += 1,
+            Outcome::Duplicate { .. } => duplicate += 1,
+            Outcome::Buffered => buffered += 1,
+            Outcome::Failed => failed += 1,
+            Outcome::Refused(_) => error += 1,
+        }
+    }
+    let mut out = Vec::with_capacity(128);
+    out.push(b'{');
+    let always = [("count", parsed.items.len() as u64), ("queued", queued), ("duplicate", duplicate), ("error", error)];
+    for (name, n) in
+        always.into_iter().chain([("buffered", buffered), ("failed", failed)].into_iter().filter(|(_, n)| *n > 0))
+    {
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        push_quoted(&mut out, name);
+        out.push(b':');
+        push_int(&mut out, n);
+    }
+    out.push(b'}');
+    out
+}
+
+/// What becomes of the item at `i`.
+fn outcome(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict], i: usize) -> Outcome {
+    let lane = parsed.items[i].lane as usize;
+    match fates[i] {
+        Fate::Refused => Outcome::Refused(parsed.lanes[lane].refused.unwrap_or("refused")),
+        Fate::Leads { index } => lead(&verdicts[lane], index),
+        Fate::Follows { leader } => follow(&verdicts[lane], fates[leader as usize], ids[leader as usize]),
+    }
 }
 
 /// Outcome of the item at `index` of its draft. Its owner lists duplicates in draft order.

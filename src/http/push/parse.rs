@@ -2,6 +2,7 @@
 
 use crate::http::json::{JsonError, Scanner, Text};
 use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
+use bytes::Bytes;
 use queen_shards::frames::{FRAME_OVERHEAD, TEXT_MAX};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ const LANES_SCANNED: usize = 8;
 
 pub(crate) const TOO_MANY: &str = "more than 250000 items in one request";
 /// Source: data plane 3.1.
-const CONTROL_CHARACTERS: &str = "control characters are not allowed in queue, partition or transactionId";
+pub(crate) const CONTROL_CHARACTERS: &str = "control characters are not allowed in queue, partition or transactionId";
 
 /// A whole good body.
 #[derive(Debug, Default)]
@@ -31,6 +32,8 @@ pub struct Item<'a> {
     pub trace: Option<u128>,
     /// The sender's bytes.
     pub payload: &'a str,
+    /// The frame a client made of it, as it came; `None` where the broker frames it.
+    pub frame: Option<&'a [u8]>,
 }
 
 /// One (queue, partition) of a body.
@@ -46,6 +49,25 @@ pub struct Lane<'a> {
     pub items: u32,
     /// Bytes their frames take at most.
     pub frames_len: usize,
+    /// The record that a client packed of exactly these items.
+    pub came: Option<Came>,
+}
+
+impl Lane<'_> {
+    /// Takes one more item into account.
+    pub fn count(&mut self, transaction_id: Option<&str>, payload: &str) {
+        self.items += 1;
+        self.frames_len += FRAME_OVERHEAD + transaction_id.map_or(36, str::len) + payload.len();
+    }
+}
+
+/// What a client packed: stored as it came, if nothing of it is left out and nothing is added.
+#[derive(Clone, Debug)]
+pub struct Came {
+    /// One zstd frame.
+    pub z: Bytes,
+    /// What it inflates to.
+    pub frames: Bytes,
 }
 
 /// Reads a body. The error is the text of a 400; no part of the body is to be stored then.
@@ -116,10 +138,8 @@ impl<'a> Reader<'a> {
         let transaction_id = transaction_id.map(|text| text.decode()).transpose()?;
         let lane = self.lanes.of(queue, partition)?;
         self.check(lane, transaction_id.as_deref());
-        let entry = &mut self.lanes.list[lane as usize];
-        entry.items += 1;
-        entry.frames_len += FRAME_OVERHEAD + transaction_id.as_ref().map_or(36, |text| text.len()) + payload.len();
-        self.items.push(Item { lane, transaction_id, trace: None, payload });
+        self.lanes.list[lane as usize].count(transaction_id.as_deref(), payload);
+        self.items.push(Item { lane, transaction_id, trace: None, payload, frame: None });
         Ok(())
     }
 
@@ -212,7 +232,7 @@ impl<'a> Lanes<'a> {
             self.table.insert((queue.clone(), partition.clone()), lane);
         }
         let refused = refused_names(&queue, &partition);
-        self.list.push(Lane { queue, partition, refused, encrypted: false, items: 0, frames_len: 0 });
+        self.list.push(Lane { queue, partition, refused, encrypted: false, items: 0, frames_len: 0, came: None });
         lane
     }
 }

@@ -1,11 +1,11 @@
 //! From parsed items to what the owners get: keys, frames, one draft per partition, and each item's fate.
 
-use super::parse::Parsed;
+use super::parse::{Came, Lane, Parsed};
 use crate::cipher::{Cipher, envelope_len};
 use crate::http::json::text::uuid_text;
 use crate::planted;
 use queen_shards::command::Draft;
-use queen_shards::frames::{FrameHead, FrameWriter};
+use queen_shards::frames::{self, FrameHead, FrameWriter};
 use queen_shards::ids::{Key, MessageId, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::place::LaneKey;
@@ -80,6 +80,9 @@ fn build(
     zstd_level: i32,
     mut leaders: Leaders,
 ) -> Plan {
+    // What a client framed stays as it came unless its messages change: then they are framed here, from their items, as
+    // those of any other form are. Source: binary forms 9, 15.3.
+    let changes = |lane: &Lane| sender.producer.is_some() || (lane.encrypted && sender.cipher.is_some());
     let of_producer = sender.producer.map_or(0, |text| 2 + text.len());
     let of_envelope = of_producer + envelope_len(0);
     let mut builds: Vec<Build> = parsed
@@ -94,7 +97,9 @@ fn build(
                 }
                 None => (lane.frames_len + of_producer * lane.items as usize, 16 * lane.items as usize),
             };
-            Build { frames: FrameWriter::with_capacity(frames), keys: Vec::with_capacity(keys), all_minted: true }
+            let came = lane.came.clone().filter(|_| lane.refused.is_none() && !changes(lane));
+            let frames = FrameWriter::with_capacity(if came.is_some() { 0 } else { frames });
+            Build { frames, came, count: 0, keys: Vec::with_capacity(keys), all_minted: true }
         })
         .collect();
     let mut fates = Vec::with_capacity(parsed.items.len());
@@ -114,12 +119,21 @@ fn build(
             build.all_minted = false;
             if let Some(leader) = leaders.leader_of(item.lane, key, i as u32) {
                 fates.push(Fate::Follows { leader });
+                build.take_apart();
                 continue;
             }
         }
-        fates.push(Fate::Leads { index: build.frames.count() });
+        fates.push(Fate::Leads { index: build.count });
+        build.count += 1;
         build.keys.extend_from_slice(&key.0.to_le_bytes());
-        let cipher = sender.cipher.filter(|_| parsed.lanes[item.lane as usize].encrypted);
+        let lane = &parsed.lanes[item.lane as usize];
+        if let Some(frame) = item.frame.filter(|_| !changes(lane)) {
+            if build.came.is_none() {
+                build.frames.push_frame(frame);
+            }
+            continue;
+        }
+        let cipher = sender.cipher.filter(|_| lane.encrypted);
         let sealed = cipher.is_some_and(|cipher| seals(cipher, item.payload, &mut envelope));
         let payload = planted::payload(item.payload);
         build.frames.push(
@@ -157,17 +171,34 @@ fn seals(cipher: &Cipher, payload: &str, envelope: &mut Vec<u8>) -> bool {
 }
 
 struct Build {
+    /// Messages that lead.
+    count: u32,
+    /// All of them so far, as a client packed them; taken apart by the first one that is left out.
+    came: Option<Came>,
     frames: FrameWriter,
     keys: Vec<u8>,
     all_minted: bool,
 }
 
 impl Build {
+    /// A message is left out: the frames before it go on as frames. Source: binary forms 8.4.
+    fn take_apart(&mut self) {
+        let Some(came) = self.came.take() else { return };
+        self.frames = FrameWriter::with_capacity(came.frames.len());
+        for range in frames::Frames::new(&came.frames).ranges().take(self.count as usize) {
+            self.frames.push_frame(&came.frames[range]);
+        }
+    }
+
     fn draft(self, lane: LaneKey, zstd_level: i32) -> Draft {
+        if let Some(Came { z, frames }) = self.came {
+            let (keys, count) = (self.keys.into(), self.count);
+            return Draft { lane, count, keys, all_minted: self.all_minted, packed: Some(z), flags: 0, frames };
+        }
         let packed = pack(self.frames.as_slice(), zstd_level);
         Draft {
             lane,
-            count: self.frames.count(),
+            count: self.count,
             keys: self.keys.into(),
             all_minted: self.all_minted,
             packed: packed.map(Into::into),

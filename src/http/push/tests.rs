@@ -7,6 +7,7 @@ use queen_shards::ids::{MessageId, Offset, TenantId};
 use queen_shards::key::KeyHasher;
 
 mod differential;
+mod packed;
 
 fn ids(n: usize) -> Vec<MessageId> {
     (0..n).map(|i| MessageId(0x01990a11_7c20_7d3e_8a41_5f0e6a7b1c00 + i as u128)).collect()

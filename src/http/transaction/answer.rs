@@ -104,6 +104,25 @@ pub fn committed(id: MessageId, parsed: &Parsed<'_>, ids: &[MessageId], work: &W
     out
 }
 
+/// The body of a commit whose pushes and acks are counted. The riders' results stay, with their indexes in the full
+/// index space. Source: binary forms 10.4.
+pub fn counted(id: MessageId, parsed: &Parsed<'_>, work: &Work) -> Vec<u8> {
+    let repeats = work.plan.fates.iter().filter(|fate| matches!(fate, Fate::Follows { .. })).count();
+    let mut out = Vec::with_capacity(160);
+    out.extend_from_slice(b"{\"transactionId\":\"");
+    push_uuid(&mut out, id.0);
+    out.extend_from_slice(b"\",\"success\":true");
+    let counts = [("pushed", work.plan.fates.len() - repeats), ("duplicate", repeats), ("acked", parsed.acks.len())];
+    for (name, n) in counts {
+        out.push(b',');
+        push_quoted(&mut out, name);
+        out.push(b':');
+        push_int(&mut out, n);
+    }
+    out.extend_from_slice(b",\"results\":[]}");
+    out
+}
+
 fn push_result(out: &mut Vec<u8>, parsed: &Parsed<'_>, ids: &[MessageId], work: &Work, done: &Done, item: usize) {
     let pushed = &parsed.pushes.items[item];
     let lane = &parsed.pushes.lanes[pushed.lane as usize];

@@ -6,11 +6,14 @@
 use super::answer::No;
 use crate::http::ack::parse::{clean, disposition};
 use crate::http::json::{JsonError, Kind, Scanner, Text};
+use crate::http::push::binary;
 use crate::http::push::parse::{self as push, Item, Lanes};
 use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
+use crate::wire::packed;
+use bytes::Bytes;
 use queen_shards::command::{Disposition, QUEUE_MODE};
 use queen_shards::frames::{FRAME_OVERHEAD, TEXT_MAX};
-use queen_shards::ids::LeaseId;
+use queen_shards::ids::{LeaseId, MessageId};
 use std::borrow::Cow;
 
 /// A whole good body.
@@ -23,6 +26,17 @@ pub struct Parsed<'a> {
     pub order: Vec<Operation>,
     /// Distinct, in order of appearance.
     pub required_leases: Vec<LeaseId>,
+    /// Ids of the last pushed items: a client packed these and minted them.
+    pub ids: Vec<MessageId>,
+}
+
+/// The packed pushes of a binary transaction: they come after the operations of its head.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    pub body: &'a Bytes,
+    pub groups: &'a [packed::Group<'a>],
+    /// Of each group, inflated.
+    pub frames: &'a [Bytes],
 }
 
 /// What a result is about: an index into the items or the acks.
@@ -49,13 +63,30 @@ pub struct Ack<'a> {
 pub enum Refused {
     /// It is no JSON object: the text after `bad body: `.
     Body(String),
+    /// Its wire groups are damaged.
+    Wire(crate::wire::Refused),
     Request(No),
 }
 
 /// Reads a body. Two passes over what operations hold, one over the rest.
 pub fn parse(body: &[u8]) -> Result<Parsed<'_>, Refused> {
+    read(body, None)
+}
+
+/// Reads a binary body: its head, and what was packed. Source: binary forms 10.
+pub fn parse_packed<'a>(head: &'a [u8], packed: Packed<'a>) -> Result<Parsed<'a>, Refused> {
+    read(head, Some(packed).filter(|packed| !packed.groups.is_empty()))
+}
+
+fn read<'a>(body: &'a [u8], packed: Option<Packed<'a>>) -> Result<Parsed<'a>, Refused> {
     let top = top(body).map_err(|error| Refused::Body(error.describe(body)))?;
-    interpret(&top).map_err(Refused::Request)
+    interpret(&top, packed)
+}
+
+impl From<No> for Refused {
+    fn from(no: No) -> Refused {
+        Refused::Request(no)
+    }
 }
 
 /// The values of the body's own keys, as sent; the last of each wins.
@@ -88,13 +119,16 @@ fn top(body: &[u8]) -> Result<Top<'_>, JsonError> {
     Ok(top)
 }
 
-fn interpret<'a>(top: &Top<'a>) -> Result<Parsed<'a>, No> {
+fn interpret<'a>(top: &Top<'a>, packed: Option<Packed<'a>>) -> Result<Parsed<'a>, Refused> {
     let mut reader = Reader::default();
     let (kv, timers) = (rider(top.kv, "kv")?, rider(top.timers, "timers")?);
     match top.operations {
         Some(operations) => each(operations, "operations", |value, at| reader.operation(value, at))?,
-        None if kv || timers => {}
-        None => return Err(No::bad_request("operations is required")),
+        None if kv || timers || packed.is_some() => {}
+        None => return Err(No::bad_request("operations is required").into()),
+    }
+    if let Some(packed) = packed {
+        reader.packed(packed)?;
     }
     if let Some(leases) = top.required_leases {
         each(leases, "requiredLeases", |value, _| {
@@ -109,16 +143,17 @@ fn interpret<'a>(top: &Top<'a>) -> Result<Parsed<'a>, No> {
         })?;
     }
     if kv {
-        return Err(No::disabled("kv_disabled", "kv"));
+        return Err(No::disabled("kv_disabled", "kv").into());
     }
     if timers {
-        return Err(No::disabled("timers_disabled", "timers"));
+        return Err(No::disabled("timers_disabled", "timers").into());
     }
     Ok(Parsed {
         pushes: push::Parsed { items: reader.items, lanes: reader.lanes.list },
         acks: reader.acks,
         order: reader.order,
         required_leases: reader.required_leases,
+        ids: reader.ids,
     })
 }
 
@@ -151,6 +186,7 @@ struct Reader<'a> {
     acks: Vec<Ack<'a>>,
     order: Vec<Operation>,
     required_leases: Vec<LeaseId>,
+    ids: Vec<MessageId>,
 }
 
 /// The fields of an operation or of a push item, as sent. `null` is as absent, except as a payload.
@@ -256,7 +292,20 @@ impl<'a> Reader<'a> {
         let key_len = transaction_id.as_ref().map_or(36, |text| text.len());
         entry.frames_len += FRAME_OVERHEAD + trace_len + key_len + payload.len();
         self.order.push(Operation::Push { item: self.items.len() });
-        self.items.push(Item { lane, transaction_id, trace, payload });
+        self.items.push(Item { lane, transaction_id, trace, payload, frame: None });
+        Ok(())
+    }
+
+    fn packed(&mut self, packed: Packed<'a>) -> Result<(), Refused> {
+        let Packed { body, groups, frames } = packed;
+        let before = self.items.len();
+        binary::of_packed(body, groups, frames, &mut self.lanes, &mut self.items, &mut self.ids)
+            .map_err(Refused::Wire)?;
+        for group in groups {
+            check_name("queue", group.queue)?;
+            check_name("partition", group.partition)?;
+        }
+        self.order.extend((before..self.items.len()).map(|item| Operation::Push { item }));
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 """What a user of the Python client does: push, consume with handlers, ack, nack, two groups, start at a timestamp.
 
-    flows.py <broker url> <client version>
+    flows.py <broker url> <client version> json|binary
 
-Exits with 0 after `all flows passed`. Works with clients 1.3.0 and 2.6.0.
+`binary`: with binary push, push compression and framed pop. Exits with 0 after `all flows passed`. Works with clients 1.3.0 and 2.6.0.
 """
 
 import asyncio
@@ -299,6 +299,60 @@ async def a_conflating_consumer_gets_the_last_value(queen):
     assert (depth["conflation"], depth["pending"]) == (True, 0), depth
 
 
+async def a_transaction_acks_and_pushes(queen):
+    source, target = unique("from"), unique("to")
+    await push_n(queen, source, "p", 2)
+    got = await group(queen, source, "g").batch(10).pop()
+    bundle = queen.transaction().queue(target).partition("a").push([{"data": {"n": 0}}, {"data": {"n": 1}}])
+    bundle = bundle.ack(got, "completed", {"consumer_group": "g"})
+    done = await bundle.queue(target).partition("b").push({"transactionId": "once", "data": {"n": 2}}).commit()
+    assert done["success"], done
+    assert await group(queen, source, "g").wait(False).pop() == []
+    stored = await queen.queue(target).partition("a").batch(10).pop()
+    assert [m["data"]["n"] for m in stored] == [0, 1], stored
+    refused = None
+    try:
+        bundle = queen.transaction().queue(target).partition("a").push({"data": 3})
+        refused = await bundle.queue(target).partition("b").push({"transactionId": "once", "data": 4}).commit()
+    except Exception as error:
+        refused = str(error)
+    assert "QDUP" in str(refused), refused
+    stored = await queen.queue(target).partition("a").wait(False).batch(10).group("all").subscription_mode("all").pop()
+    assert len(stored) == 2, stored
+
+
+async def forms_meet_on_one_queue(queen, other):
+    queue = unique("meet")
+
+    def items(numbers):
+        return [{"transactionId": f"k{n}", "data": {"n": n, "text": 'é🐝 "x"'}} for n in numbers]
+
+    told = []
+
+    async def on_success(items):
+        told.append(len(items))
+
+    async def on_duplicate(items, error):
+        told.append(-len(items))
+
+    await queen.queue(queue).push(items(range(40)))
+    await other.queue(queue).push(items(range(20, 60))).on_success(on_success).on_duplicate(on_duplicate)
+    assert sorted(told) == [-20, 20], told
+    for client in [queen, other]:
+        seen, name = [], unique("meet")
+
+        async def handler(messages):
+            seen.extend(m["data"]["n"] for m in (messages if isinstance(messages, list) else [messages]))
+
+        await consumer(client, queue, name, 60).batch(7).consume(handler)
+        assert seen == list(range(60)), seen
+    first = await group(queen, queue, "shared").batch(30).pop()
+    assert (await queen.ack(first, True, {"group": "shared"}))["success"]
+    second = await group(other, queue, "shared").batch(30).pop()
+    assert [m["transactionId"] for m in second] == [f"k{n}" for n in range(30, 60)]
+    assert (await queen.ack(second, True, {"group": "shared"}))["success"], "a lease is a lease"
+
+
 FLOWS = [
     push_and_duplicates,
     payloads_come_back,
@@ -317,15 +371,21 @@ FLOWS = [
     groups_are_listed_moved_and_deleted,
     listings_tell_what_is_there,
     a_conflating_consumer_gets_the_last_value,
+    a_transaction_acks_and_pushes,
 ]
 
 
-async def main(url, version):
+async def main(url, version, forms):
     assert importlib.metadata.version("queen-mq") == version
-    async with Queen(url) as queen:
+    options = {"binary_push": True, "push_compression": True, "framed_pop": True} if forms == "binary" else {}
+    async with Queen(url, **options) as queen, Queen(url) as json:
         for flow in FLOWS:
             await asyncio.wait_for(flow(queen), LIMIT_S)
             print(f"{flow.__name__} ok", flush=True)
+        if forms == "binary":
+            for pair in [(queen, json), (json, queen)]:
+                await asyncio.wait_for(forms_meet_on_one_queue(*pair), LIMIT_S)
+            print("forms_meet_on_one_queue ok", flush=True)
     print(f"queen-mq {version}: all flows passed")
 
 

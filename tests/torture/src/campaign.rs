@@ -128,7 +128,7 @@ fn keep(history: &Path, record: Option<&Path>, world: &mut World, n: u64) -> io:
 
 fn not_judged() -> Vec<String> {
     [
-        "C14 (confinement): needs encryption, roles and a canary.",
+        "C14: only plaintext on disk; no role and no token is tried.",
         "C12: only that nothing comes early; lateness needs an idle broker.",
         "Crash windows inside the spool: they need fail points in it.",
         "Clocks and disks (F5 to F8, F12), tables locked by others (F14), a pooler (F15), a rolling restart (F17).",

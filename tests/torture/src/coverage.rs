@@ -39,6 +39,9 @@ pub const TWO_BROKERS: [&str; 1] = ["deliveries through the other broker"];
 /// Only where retention is part of the run.
 pub const RETAINED: [&str; 1] = ["retention passing a lagging cursor"];
 
+/// Only where a queue is encrypted.
+pub const ENCRYPTED: [&str; 1] = ["deliveries of encrypted queues"];
+
 /// Counts everything in a history.
 pub fn count(history: &History) -> Counts {
     let view = View::of(history);
@@ -90,6 +93,9 @@ pub fn count(history: &History) -> Counts {
             let mut highest = -1;
             for delivery in &group.deliveries {
                 add("deliveries", delivery.messages.len() as u64);
+                if view.queue(queue).is_some_and(|plan| plan.encrypted) {
+                    add("deliveries of encrypted queues", delivery.messages.len() as u64);
+                }
                 let again = delivery.messages.iter().filter(|m| m.attempt > 1 || m.offset <= highest).count();
                 add("redeliveries", again as u64);
                 add("retention passing a lagging cursor", u64::from(highest + 1 < delivery.first()));
@@ -129,6 +135,9 @@ pub fn missing(counts: &Counts, history: &History, faults: &[Fault]) -> Vec<Stri
     }
     if history.plan.brokers > 1 {
         also(&TWO_BROKERS);
+    }
+    if history.plan.queues.iter().any(|queue| queue.encrypted) {
+        also(&ENCRYPTED);
     }
     if history.plan.queues.iter().any(|queue| queue.retention_secs > 0) {
         also(&RETAINED);

@@ -51,7 +51,7 @@ pub struct Outcome {
 }
 
 /// Who consumes, by number of client.
-const CONSUMERS: [Job; 9] = [
+const CONSUMERS: [Job; 10] = [
     Job::new(Part::Main, "a"),
     Job::new(Part::Main, "a"),
     Job::new(Part::Main, "a"),
@@ -59,6 +59,7 @@ const CONSUMERS: [Job; 9] = [
     Job::new(Part::Main, "b"),
     Job { batch_max: 1, ..Job::new(Part::Short, "a") },
     Job::new(Part::Delayed, "a"),
+    Job::new(Part::Sealed, "a"),
     Job { auto_ack: true, ..Job::new(Part::Auto, "auto") },
     Job { batch_max: 5, pause: Duration::from_millis(3500), ..Job::new(Part::Old, "lag") },
 ];
@@ -99,6 +100,7 @@ fn attempt(world: &World, script: &Script, prefix: &str, path: Option<&Path>) ->
     }
     finals.lanes = finals::lanes(world, &plan)?;
     finals.dead_letters = finals::dead_letters(world, &plan)?;
+    finals.canaries = Some(finals::canaries(world, script.seed)?);
     let history = recorder.close(plan, finals);
     let outcome = judge(&history, script, findings.restarts);
     finals::remove(world, &history.plan, prefix);

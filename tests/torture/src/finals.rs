@@ -2,11 +2,13 @@
 
 use crate::client::Client;
 use crate::history::{DeadLetter, FinalLane, FinalSpool, Plan, Probe, Stored};
-use crate::work::wire::{encode, stamp};
+use crate::work::wire::{canary, encode, stamp};
 use crate::world::World;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -147,29 +149,80 @@ fn cursors(world: &World, queue: &str, partition: &str) -> Result<Vec<(String, i
     rows.lines().map(|line| row(line).ok_or(format!("odd row {line:?}"))).collect()
 }
 
+/// Dead letters, payloads as a reader sees them: those of encrypted queues come through the broker.
 pub fn dead_letters(world: &World, plan: &Plan) -> Result<Vec<DeadLetter>, String> {
     let sql = format!(
-        "select q.name, p.name, d.group_name, d.message_offset, d.transaction_id, convert_from(d.payload, 'UTF8'), \
-         d.error, d.retry_count from queen.dead_letters as d join queen.queues as q on q.id = d.queue_id \
+        "select d.id, q.name, p.name, d.group_name, d.message_offset, d.transaction_id, \
+         case when d.encrypted then '' else convert_from(d.payload, 'UTF8') end, d.error, d.retry_count \
+         from queen.dead_letters as d join queen.queues as q on q.id = d.queue_id \
          join queen.partitions as p on p.id = d.partition_id where q.name in ({}) order by d.failed_at",
         names(plan)
     );
     let rows = world.postgres.query(&sql)?;
+    let mut opened = HashMap::new();
+    for queue in plan.queues.iter().filter(|queue| queue.encrypted) {
+        opened.extend(listed(world.sides[0].broker.port, &queue.name)?);
+    }
     let letter = |row: &str| {
         let fields: Vec<&str> = row.split('\t').collect();
-        let [queue, partition, group, offset, key, payload, error, retries] = fields[..] else { return None };
+        let [id, queue, partition, group, offset, key, payload, error, retries] = fields[..] else { return None };
         Some(DeadLetter {
             queue: queue.into(),
             partition: partition.into(),
             group: group.into(),
             offset: offset.parse().ok()?,
             key: key.into(),
-            payload: payload.into(),
+            payload: opened.get(id).cloned().unwrap_or_else(|| payload.to_owned()),
             error: error.into(),
             retry_count: retries.parse().ok()?,
         })
     };
     rows.lines().map(|line| letter(line).ok_or(format!("odd row {line:?}"))).collect()
+}
+
+/// Payloads of a queue's dead letters by the id of their row.
+fn listed(port: u16, queue: &str) -> Result<HashMap<String, String>, String> {
+    #[derive(Deserialize)]
+    struct Row {
+        id: String,
+        data: Box<RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Page {
+        messages: Vec<Row>,
+    }
+    let path = format!("/api/v1/dlq?queue={}&limit=100000", encode(queue));
+    let answer = Client::new(port, CLIENT_TIMEOUT).get(&path).map_err(|e| format!("{e:?}"))?;
+    if answer.status != 200 {
+        return Err(format!("dlq: {} {}", answer.status, answer.text()));
+    }
+    let page: Page = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
+    Ok(page.messages.into_iter().map(|row| (row.id, row.data.get().to_owned())).collect())
+}
+
+/// Files of the database, the spools and the logs in which the canary of this seed lies in plain text.
+pub fn canaries(world: &World, seed: u64) -> Result<Vec<String>, String> {
+    let text = canary(seed);
+    let finder = memchr::memmem::Finder::new(text.as_bytes());
+    let mut hits = Vec::new();
+    let mut dirs: Vec<PathBuf> = vec![world.postgres.dir().to_owned()];
+    dirs.extend(world.sides.iter().map(|side| side.broker.dir().to_owned()));
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?.flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => dirs.push(entry.path()),
+                // A file that goes meanwhile is no place any more.
+                Ok(kind) if kind.is_file() => {
+                    let bytes = std::fs::read(entry.path()).unwrap_or_default();
+                    if finder.find(&bytes).is_some() {
+                        hits.push(entry.path().display().to_string());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(hits)
 }
 
 /// After the last heal, through each broker: a push is `queued`, and a pop delivers it.

@@ -201,6 +201,9 @@ pub struct QueuePlan {
     pub delay_secs: u64,
     /// 0: nothing is ever removed.
     pub retention_secs: u64,
+    /// Payloads are ciphertext wherever they lie.
+    #[serde(default)]
+    pub encrypted: bool,
     pub groups: Vec<GroupPlan>,
 }
 

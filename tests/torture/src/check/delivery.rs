@@ -176,10 +176,10 @@ pub fn leases_exclude_each_other(view: &View, found: &mut Found) {
                     && other.lease != delivery.lease
                 {
                     let text = format!(
-                        "{queue}/{partition}: group {name} holds {} and {} at once, for {} ms",
+                        "{queue}/{partition}: group {name} holds {} and {} at once, for {} us",
                         other.lease,
                         delivery.lease,
-                        (until.min(to) - from) / 1000
+                        until.min(to) - from
                     );
                     found.add(from, text);
                 }

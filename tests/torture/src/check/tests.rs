@@ -27,6 +27,7 @@ impl Story {
             dedup_secs: 60,
             delay_secs: 0,
             retention_secs: 0,
+            encrypted: false,
             groups: vec![group],
         };
         let plan = Plan { seed: 1, brokers: 1, queues: vec![queue], recovery_ms: 5000 };

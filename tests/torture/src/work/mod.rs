@@ -145,11 +145,13 @@ pub enum Part {
     Input,
     /// Written by them.
     Output,
+    /// Encrypted, with a canary in each payload.
+    Sealed,
 }
 
 impl Part {
-    pub const ALL: [Part; 7] =
-        [Part::Main, Part::Short, Part::Delayed, Part::Auto, Part::Old, Part::Input, Part::Output];
+    pub const ALL: [Part; 8] =
+        [Part::Main, Part::Short, Part::Delayed, Part::Auto, Part::Old, Part::Input, Part::Output, Part::Sealed];
 
     fn name(self) -> &'static str {
         match self {
@@ -160,6 +162,7 @@ impl Part {
             Part::Old => "old",
             Part::Input => "input",
             Part::Output => "output",
+            Part::Sealed => "sealed",
         }
     }
 
@@ -171,7 +174,7 @@ impl Part {
         match self {
             Part::Main => 4,
             Part::Input => 3,
-            Part::Delayed | Part::Auto => 2,
+            Part::Delayed | Part::Auto | Part::Sealed => 2,
             Part::Short | Part::Old | Part::Output => 1,
         }
     }
@@ -188,6 +191,7 @@ pub fn plan(seed: u64, brokers: u8, prefix: &str, recovery_ms: u64) -> Plan {
             dedup_secs: 3600,
             delay_secs: 0,
             retention_secs: 0,
+            encrypted: part == Part::Sealed,
             groups: vec![group("a")],
         };
         match part {
@@ -201,6 +205,7 @@ pub fn plan(seed: u64, brokers: u8, prefix: &str, recovery_ms: u64) -> Plan {
                 QueuePlan { groups: vec![mover], ..plain }
             }
             Part::Output => QueuePlan { groups: Vec::new(), ..plain },
+            Part::Sealed => plain,
         }
     };
     Plan { seed, brokers, queues: Part::ALL.map(queue).to_vec(), recovery_ms }

@@ -1,6 +1,6 @@
 //! Producers: fresh keys, repeats of what was not answered, deliberate duplicates, bad requests.
 
-use super::wire::{payload, push_body, read_push};
+use super::wire::{payload, push_body, read_push, sealed_payload};
 use super::{Actor, Part, Stage};
 use crate::history::{Answer, Call, End, PushItem};
 use std::collections::VecDeque;
@@ -12,8 +12,15 @@ const REMEMBERED: usize = 30;
 const REPEATS_MAX: u32 = 40;
 
 /// Where producers write, the busiest first; a draw of 100 decides.
-const SHARES: [(u64, Part); 6] =
-    [(45, Part::Main), (60, Part::Input), (72, Part::Auto), (82, Part::Delayed), (92, Part::Short), (100, Part::Old)];
+const SHARES: [(u64, Part); 7] = [
+    (40, Part::Main),
+    (46, Part::Sealed),
+    (60, Part::Input),
+    (72, Part::Auto),
+    (82, Part::Delayed),
+    (92, Part::Short),
+    (100, Part::Old),
+];
 
 /// Produces until the load is over.
 pub fn run(mut actor: Actor) {
@@ -64,7 +71,11 @@ fn fresh(actor: &mut Actor, next: &mut u64, part: Part, partition: &str) -> Push
     *next += 1;
     let poison = part == Part::Main && next.is_multiple_of(67);
     let key = format!("{}-{next}{}", actor.id, if poison { "!" } else { "" });
-    let payload = payload(&key, actor.rng.range(0, 1 << 40));
+    let salt = actor.rng.range(0, 1 << 40);
+    let payload = match part {
+        Part::Sealed => sealed_payload(&key, salt, actor.shared.plan.seed),
+        _ => payload(&key, salt),
+    };
     PushItem { queue: part.queue(actor.shared.plan).into(), partition: partition.into(), key, payload }
 }
 

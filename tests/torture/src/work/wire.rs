@@ -12,11 +12,22 @@ pub fn payload(key: &str, salt: u64) -> String {
     format!(r#"{{"k":"{key}", "n":9007199254740993,"x":1e400,"z":-0,"e":1.0,"u":"\u00e9é","s":{salt},"p":"{pad}"}}"#)
 }
 
+/// What must lie in no file in plain text.
+pub fn canary(seed: u64) -> String {
+    format!("canary-{seed:016x}-of-a-sealed-queue")
+}
+
+/// A payload with the canary in it.
+pub fn sealed_payload(key: &str, salt: u64, seed: u64) -> String {
+    format!(r#"{{"k":"{key}","c":"{}","n":9007199254740993,"s":{salt}}}"#, canary(seed))
+}
+
 /// The body of a configure call.
 pub fn configure(queue: &QueuePlan) -> Value {
     json!({"queue": queue.name, "options": {
         "retryLimit": queue.retry_limit, "dedupWindowSeconds": queue.dedup_secs,
         "delayedProcessing": queue.delay_secs, "leaseTime": super::LEASE_SECS,
+        "encryptionEnabled": queue.encrypted,
         "retentionEnabled": queue.retention_secs > 0, "retentionSeconds": queue.retention_secs,
     }})
 }
@@ -183,7 +194,7 @@ mod tests {
     #[test]
     fn a_payload_goes_into_the_body_as_it_is() {
         let item = PushItem { queue: "q".into(), partition: "p".into(), key: "k".into(), payload: payload("k", 3) };
-        let body = String::from_utf8(push_body(&[item.clone()])).expect("UTF-8");
+        let body = String::from_utf8(push_body(std::slice::from_ref(&item))).expect("UTF-8");
         assert!(body.contains(&item.payload), "{body}");
         assert!(serde_json::from_str::<Box<RawValue>>(&body).is_ok(), "{body}");
     }

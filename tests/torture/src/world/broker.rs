@@ -35,6 +35,7 @@ impl Broker {
             ("QUEEN_DATA_DIR", dir.join("data").display().to_string()),
             ("FILE_BUFFER_DIR", dir.join("spool").display().to_string()),
             ("RETENTION_INTERVAL", "500".to_owned()),
+            ("QUEEN_ENCRYPTION_KEY", "5eed".repeat(16)),
             ("QUEEN_SHARDS", "2".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
@@ -120,6 +121,11 @@ impl Broker {
     pub fn ended(&self) -> Option<String> {
         let status = self.child().as_mut()?.try_wait().ok()??;
         Some(status.to_string())
+    }
+
+    /// Where it keeps its files and its log.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub fn spool_dir(&self) -> PathBuf {

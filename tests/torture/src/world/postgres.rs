@@ -50,6 +50,11 @@ impl Postgres {
         Ok(postgres)
     }
 
+    /// Data, WAL and log.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn server(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
         self.server.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

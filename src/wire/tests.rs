@@ -1,0 +1,3 @@
+mod laws;
+mod soak;
+mod vectors;
