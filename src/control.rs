@@ -8,10 +8,12 @@
 
 use crate::config::Postgres;
 use crate::embedded::{Embedded, Status};
+use crate::http::maintenance::Flags;
 use crate::jobs;
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
-use crate::state::{StateCall, StateReply};
+use crate::spool::ToSpool;
+use crate::state::{StateCall, StateFn, StateReply};
 use crate::store::migrate::{BootError, StoreFacts, boot};
 use crate::store::{self, Conn, Target};
 use crate::telemetry::history::History;
@@ -24,10 +26,22 @@ use queen_shards::key::KeyHasher;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Between pulses: a lost store shows in `/health` within two of them. Source: operations 5.1.
-const PULSE: Duration = Duration::from_secs(1);
+/// Between pulses: a lost store shows in `/health` within one of them and [`PROBE_MAX`]. Source: operations 5.1.
+const PULSE: Duration = Duration::from_millis(500);
+/// Probes in a row without an answer in time after which pushes are spooled untried. One alone may be a slow moment;
+/// a refused connection counts at once.
+const PROBES_LOST: u32 = 2;
+/// Between words on what the spool may need of the dedup evidence.
+const FLOOR_PERIOD: Duration = Duration::from_secs(10);
+/// How long the last of them may take.
+const FLOOR_GONE_MAX: Duration = Duration::from_millis(300);
+/// How long the spool may take to close its file at the end.
+const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
+/// After the start, before the switches are read again for the first time. Source: operations 7.4.
+const RECONCILE_FIRST: Duration = Duration::from_secs(5);
 /// A probe that takes longer counts as lost.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 /// Connections of the control thread: changes, pages, pulse, jobs.
@@ -100,24 +114,76 @@ impl Control {
         *self.admin.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("control"))));
         *self.pages.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("pages"))));
         let pulse = Conn::new(target.clone(), self.name("pulse"));
-        let mut clock = self.probe(&pulse).await;
+        let mut clock = self.probe(&pulse).await.ok();
         while clock.is_none() && !self.stopping.get() {
             rt::sleep(BOOT_PAUSE).await;
-            clock = self.probe(&pulse).await;
+            clock = self.probe(&pulse).await.ok();
         }
+        // Before anything is drained: it may be that nothing is to be.
+        self.reconcile().await;
+        self.shared.spool.send(ToSpool::Ready { hash_secret: facts.hash_secret });
         for shard in 0..self.shared.shards {
             let ready = Mail::StoreReady { shared, target: target.clone(), hash_secret: facts.hash_secret };
-            self.shared.hub.send_wait(shard, Mail::Pulse { clock }).await;
             self.shared.hub.send_wait(shard, ready).await;
         }
+        self.tell_pulse(clock, false).await;
         self.announce(&about);
         self.start_jobs(target, KeyHasher::new(&facts.hash_secret));
+        let mut missed = 0;
         loop {
             rt::sleep(PULSE).await;
-            let clock = self.probe(&pulse).await;
-            for shard in 0..self.shared.shards {
-                self.shared.hub.send_wait(shard, Mail::Pulse { clock }).await;
-            }
+            let probed = self.probe(&pulse).await;
+            missed = match probed {
+                Ok(_) => 0,
+                // The server says so, or nobody is there.
+                Err(StoreError::Unavailable(_)) => PROBES_LOST,
+                Err(_) => missed + 1,
+            };
+            self.tell_pulse(probed.ok(), missed >= PROBES_LOST).await;
+        }
+    }
+
+    async fn tell_pulse(&self, clock: Option<(queen_shards::ids::Stamp, Micros)>, lost: bool) {
+        for shard in 0..self.shared.shards {
+            self.shared.hub.send_wait(shard, Mail::Pulse { clock, lost }).await;
+        }
+        self.shared.spool.send(ToSpool::Store { clock: clock.map(|(stamp, _)| stamp) });
+    }
+
+    /// Reads the operator's switches, which another broker may have set.
+    async fn reconcile(&self) {
+        let call = StateCall { function: StateFn::Maintenance, tenant: TenantId::DEFAULT, args: serde_json::json!({}) };
+        let Some(admin) = self.admin.borrow().clone() else { return };
+        let flags = self.call(&admin, &call).await.ok().flatten().and_then(|text| Flags::read(&text));
+        if let Some(flags) = flags {
+            self.shared.set_push_maintenance(flags.push);
+            self.shared.maintenance.pop.store(flags.pop, Ordering::Relaxed);
+        }
+    }
+
+    async fn reconcile_for_ever(self: Rc<Self>) {
+        rt::sleep(RECONCILE_FIRST).await;
+        loop {
+            self.reconcile().await;
+            rt::sleep(self.shared.config.cache_refresh).await;
+        }
+    }
+
+    /// Keeps the dedup evidence that undrained records may need. Source: architecture 13, rule 14.
+    async fn tell_floor(&self, conn: &Conn, gone: bool) {
+        let mut args = serde_json::json!({ "broker": self.shared.config.broker_id, "gone": gone });
+        if let Some(floor) = self.shared.spool.status().floor() {
+            args["oldestMs"] = (floor / 1000).into();
+        }
+        let call = StateCall { function: StateFn::SetSpoolFloor, tenant: TenantId::DEFAULT, args };
+        // Without an answer the last word stands, or the next one comes soon.
+        let _ = self.call(conn, &call).await;
+    }
+
+    async fn tell_floors(self: Rc<Self>, conn: Rc<Conn>) {
+        loop {
+            self.tell_floor(&conn, false).await;
+            rt::sleep(FLOOR_PERIOD).await;
         }
     }
 
@@ -143,9 +209,9 @@ impl Control {
     }
 
     /// The store's clock, and a moment on ours that is not before it.
-    async fn probe(&self, conn: &Conn) -> Option<(queen_shards::ids::Stamp, Micros)> {
-        let stamp = store::within(conn, PROBE_MAX, async |client| store::ping(client).await).await.ok()?;
-        Some((stamp, now()))
+    async fn probe(&self, conn: &Conn) -> Result<(queen_shards::ids::Stamp, Micros), StoreError> {
+        let stamp = store::within(conn, PROBE_MAX, async |client| store::ping(client).await).await?;
+        Ok((stamp, now()))
     }
 
     /// Says what the broker takes of the connections there are; whether a shard's pops, bundles and cold calls share one,
@@ -199,6 +265,8 @@ impl Control {
         let conn = Rc::new(Conn::new(target, self.name("jobs")));
         let (config, metrics) = (self.shared.config.clone(), self.shared.metrics.clone());
         rt::spawn(self.clone().purge(conn.clone()));
+        rt::spawn(self.clone().tell_floors(conn.clone()));
+        rt::spawn(self.clone().reconcile_for_ever());
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
@@ -206,7 +274,13 @@ impl Control {
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::keep_history(config.clone(), self.history.clone(), call));
         let (control, on) = (self.clone(), conn.clone());
-        let call = async move |call: StateCall| control.call(&on, &call).await;
+        let call = async move |call: StateCall| {
+            if call.function == StateFn::ClaimTask {
+                // What this broker's spool may need is known before anything is forgotten.
+                control.tell_floor(&on, false).await;
+            }
+            control.call(&on, &call).await
+        };
         rt::spawn(jobs::retention(config.clone(), call));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
@@ -299,7 +373,7 @@ impl Control {
     }
 
     async fn rates(self: Rc<Self>) {
-        let mut rates = Rates::new(self.shared.metrics.clone());
+        let mut rates = Rates::new(self.shared.metrics.clone(), self.shared.spool.status().clone());
         loop {
             rt::sleep(self.shared.config.log_rates).await;
             let busiest = self.history.borrow_mut().take_busiest(self.shared.config.log_queues);
@@ -347,6 +421,17 @@ impl Control {
 
     /// The last steps: shards have answered, or had their time.
     async fn end(&self, embedded: Option<Embedded>) -> Ended {
+        let (done, stopped) = std::sync::mpsc::channel();
+        self.shared.spool.send(ToSpool::Stop { done });
+        let _ = stopped.recv_timeout(SPOOL_STOP_MAX);
+        let pending = self.shared.spool.status().numbers().pending;
+        let admin = self.admin.borrow().clone();
+        if let (0, Some(admin)) = (pending, admin) {
+            let _ = rt::timeout(FLOOR_GONE_MAX, self.tell_floor(&admin, true)).await;
+        }
+        if pending > 0 {
+            crate::warning!("shutdown", "spool has undrained events at shutdown", pending = pending);
+        }
         if let Some(mut embedded) = embedded {
             let stopped = embedded.stop();
             crate::info!(

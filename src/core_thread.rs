@@ -12,14 +12,15 @@ use crate::conn::{Budget, Share};
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
 use crate::limits::{INFLATED_BUDGET_BYTES, SILENT_STORE_MAX};
-use crate::mail::{Mail, Shared, now};
+use crate::mail::{Mail, Shared, ToShard, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
+use crate::spool::ToSpool;
 use crate::state::{StateCall, StateFn, StateReply};
 use crate::store::{self, Conn};
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::Op;
-use queen_shards::command::{Command, Event, Verdict, Watch};
+use queen_shards::command::{Command, DrainVerdict, Event, SpoolId, SpoolRecord, Verdict, Watch};
 use queen_shards::effect::{Call, Effect, Reply, StoreError};
 use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
@@ -32,6 +33,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -88,6 +90,8 @@ pub struct Core {
     deadline: Cell<Option<Micros>>,
     store: OnceCell<Rc<Connections>>,
     keys: OnceCell<KeyHasher>,
+    /// Tells keys apart within one body while those of the store are not known.
+    own_keys: KeyHasher,
     store_up: Cell<bool>,
     ids: Cell<(u64, u32)>,
     leases: Cell<u16>,
@@ -95,6 +99,8 @@ pub struct Core {
     connections: Cell<i64>,
     closing: Cell<bool>,
     closed: RefCell<Vec<Waker>>,
+    /// For the spool, gathered in a turn.
+    to_spool: RefCell<(Vec<(u64, SpoolRecord)>, Vec<(SpoolId, DrainVerdict)>)>,
     /// Mail that waits for room, by target.
     late: RefCell<Vec<VecDeque<Mail>>>,
 }
@@ -130,6 +136,10 @@ impl Core {
                 connections: Cell::new(0),
                 closing: Cell::new(false),
                 closed: RefCell::default(),
+                to_spool: RefCell::default(),
+                own_keys: KeyHasher::new(
+                    &[random_bits().to_le_bytes(), random_bits().to_le_bytes()].concat().try_into().expect("16 bytes"),
+                ),
                 late: RefCell::new((0..shared.hub.targets()).map(|_| VecDeque::new()).collect()),
                 shared,
             }
@@ -173,6 +183,35 @@ impl Core {
         self.keys.get()
     }
 
+    /// Hashes transactionIds for comparisons within one body only.
+    pub fn own_keys(&self) -> &KeyHasher {
+        &self.own_keys
+    }
+
+    /// What the spool says of itself.
+    pub fn spool(&self) -> crate::spool::Numbers {
+        self.shared.spool.status().numbers()
+    }
+
+    /// Push maintenance is on.
+    pub fn push_maintenance(&self) -> bool {
+        self.shared.maintenance.push.load(Ordering::Relaxed)
+    }
+
+    /// Pop maintenance is on.
+    pub fn pop_maintenance(&self) -> bool {
+        self.shared.maintenance.pop.load(Ordering::Relaxed)
+    }
+
+    /// Switches push maintenance of this broker. The row that tells the others is the caller's.
+    pub fn set_push_maintenance(&self, on: bool) {
+        self.shared.set_push_maintenance(on);
+    }
+
+    pub fn set_pop_maintenance(&self, on: bool) {
+        self.shared.maintenance.pop.store(on, Ordering::Relaxed);
+    }
+
     /// Whether the store answered lately. Source: operations 5.1.
     pub fn store_is_up(&self) -> bool {
         self.store_up.get()
@@ -205,7 +244,8 @@ impl Core {
                     true => rt::timeout(limit, self.ask_flag(tenant, queue)).await.flatten(),
                     false => None,
                 };
-                answer.unwrap_or(self.config.encryption_required)
+                // While the store is away what is pushed lies on a disk: rather an envelope too many.
+                answer.unwrap_or(self.config.encryption_required || !self.store_is_up())
             }
         }
     }
@@ -388,8 +428,15 @@ impl Core {
                 let _ = self.store.set(Rc::new(Connections { append, moves, bundle, cold }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
             }
-            Mail::Pulse { clock } => {
+            Mail::Spool(said) => self.hear_spool(said),
+            Mail::Pulse { clock, lost } => {
+                if clock.is_some() && !self.store_up.get() {
+                    self.retry_connections();
+                }
                 self.store_up.set(clock.is_some());
+                if clock.is_some() || lost {
+                    self.enter(Event::Store { up: clock.is_some() });
+                }
                 self.count_connections();
                 if let Some((now, at)) = clock {
                     self.enter(Event::Clock { now, at });
@@ -403,6 +450,35 @@ impl Core {
                 }
             }
             Mail::State { .. } | Mail::Finished | Mail::Signal => {}
+        }
+    }
+
+    fn hear_spool(&self, said: ToShard) {
+        match said {
+            ToShard::Spooled(answers) => {
+                answers.into_iter().for_each(|(token, written)| self.enter(Event::Spooled { token, written }));
+            }
+            ToShard::Drain(records) => self.enter(Event::Drain { records }),
+            ToShard::SpoolFound(lanes) => self.enter(Event::SpoolFound { lanes }),
+            ToShard::SpoolRead(all) => self.enter(Event::SpoolRead { all }),
+        }
+    }
+
+    /// The store is back: connections that wait before another try do not.
+    fn retry_connections(&self) {
+        if let Some(store) = self.store.get() {
+            [&store.append, &store.moves, &store.bundle, &store.cold].into_iter().for_each(|conn| conn.retry_now());
+        }
+    }
+
+    /// What the turn had for the spool, in one piece: it shares one sync.
+    fn send_to_spool(&self) {
+        let (records, verdicts) = self.to_spool.take();
+        if !records.is_empty() {
+            self.shared.spool.send(ToSpool::Write { shard: self.index, records });
+        }
+        if !verdicts.is_empty() {
+            self.shared.spool.send(ToSpool::Decided { verdicts });
         }
     }
 
@@ -447,9 +523,11 @@ impl Core {
             window_bytes_max: (self.config.dedup_cache_bytes as usize / self.shards()).max(1 << 20),
             tail_bytes_max: tail,
             window_batch: self.config.window_batch,
+            spool_found: false,
             ..ShardConfig::default()
         });
-        let (mut events, mut effects) = (Vec::new(), Vec::new());
+        let (stamp, at) = self.shared.clock;
+        let (mut events, mut effects) = (vec![Event::Clock { now: stamp, at }], Vec::new());
         let mut reported = now();
         loop {
             self.turn.wait().await;
@@ -460,6 +538,7 @@ impl Core {
             for effect in effects.drain(..) {
                 self.perform(effect);
             }
+            self.send_to_spool();
             let deadline = shard.deadline();
             if self.deadline.replace(deadline) != deadline {
                 self.alarm.ring();
@@ -514,6 +593,8 @@ impl Core {
             Effect::Reply { slot, verdict } => self.post(slot.shard(), Mail::Verdict { slot, verdict }),
             Effect::Wake { slot } if slot.shard() == self.index => self.answer(slot, Answer::Woken),
             Effect::Wake { slot } => self.post(slot.shard(), Mail::Wake { slot }),
+            Effect::Spool { token, record } => self.to_spool.borrow_mut().0.push((token, record)),
+            Effect::Drained { id, verdict } => self.to_spool.borrow_mut().1.push((id, verdict)),
             Effect::Append { commit, append } => {
                 let core = self.clone();
                 rt::spawn(async move {

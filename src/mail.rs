@@ -1,9 +1,11 @@
 //! What crosses from one thread to another, once: commands and their verdicts, state calls, the store's coming and going.
 
+use crate::spool::{Spool, ToSpool};
 use crate::state::{StateCall, StateReply};
 use crate::store::Target;
-use queen_shards::command::{Command, Verdict};
+use queen_shards::command::{Command, Drained, Verdict};
 use queen_shards::ids::{Micros, Slot, Stamp};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -33,10 +35,14 @@ pub enum Mail {
         target: Target,
         hash_secret: [u8; 16],
     },
-    /// From the control thread, every second: the store answered with this clock at that moment, or it did not.
+    /// From the control thread, every half second: the store answered with this clock at that moment, or it did not.
+    /// `lost`: it is believed to be away, not just slow.
     Pulse {
         clock: Option<(Stamp, Micros)>,
+        lost: bool,
     },
+    /// From the spool's thread.
+    Spool(ToShard),
     /// From the thread that fetches published keys: it has tried.
     KeysFetched,
     Shutdown,
@@ -49,6 +55,15 @@ pub enum Mail {
     Finished,
     /// SIGTERM or SIGINT arrived.
     Signal,
+}
+
+/// What the spool says to a shard; see the engine's events of the same names.
+#[derive(Debug)]
+pub enum ToShard {
+    Spooled(Vec<(u64, bool)>),
+    Drain(Vec<Drained>),
+    SpoolFound(Vec<(u64, u32)>),
+    SpoolRead(bool),
 }
 
 /// Messages in one mailbox: as many as a shard can be asked by all connections of another shard at once, twice.
@@ -73,9 +88,27 @@ pub struct Shared {
     pub published: Option<Arc<crate::auth::Jwks>>,
     /// Number of shards.
     pub shards: usize,
+    pub spool: Spool,
+    pub maintenance: Arc<Maintenance>,
+    /// PostgreSQL's clock as it was reckoned at the start, for what is accepted before it is read.
+    pub clock: (Stamp, Micros),
+}
+
+/// The operator's switches, as this broker knows them. Source: operations 4.8.
+#[derive(Debug, Default)]
+pub struct Maintenance {
+    pub push: AtomicBool,
+    pub pop: AtomicBool,
 }
 
 impl Shared {
+    /// Push maintenance goes on or off: what is spooled waits, or is drained.
+    pub fn set_push_maintenance(&self, on: bool) {
+        if self.maintenance.push.swap(on, Ordering::Relaxed) != on {
+            self.spool.send(ToSpool::Maintenance { on });
+        }
+    }
+
     /// Mailbox of the control thread.
     pub fn control(&self) -> usize {
         self.shards

@@ -6,7 +6,8 @@ use queen::config::{Config, Driver, Postgres};
 use queen::core_thread::Core;
 use queen::embedded::Embedded;
 use queen::http::routes::Api;
-use queen::mail::{Hub, MAILBOX_MAX, Mail, Shared};
+use queen::mail::{Hub, MAILBOX_MAX, Mail, Shared, now};
+use queen::spool::{self, Spool};
 use queen::telemetry::{Metrics, log};
 use queen::tls::Tls;
 use queen::{conn, control, rt};
@@ -42,7 +43,7 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
         log::init("info", false);
         return Err(one("migration is not supported on the log engine".into()));
     }
-    let config = Arc::new(Config::from_env().inspect_err(|_| log::init("info", false))?);
+    let mut config = Config::from_env().inspect_err(|_| log::init("info", false))?;
     log::init(&config.log_filter, config.log_json);
     panic_hook();
     config.boot_lines.iter().for_each(|line| line.log());
@@ -55,6 +56,11 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
         Postgres::Embedded => Some(Embedded::prepare(&config.data_dir).map_err(|error| one(error.to_string()))?),
         Postgres::Server(..) => None,
     };
+    let lock = spool_lock(&config.spool_dir).map_err(one)?;
+    if let Some(id) = spool::clock::broker_id(&config.spool_dir) {
+        config.broker_id = id;
+    }
+    let config = Arc::new(config);
     let cores = rt::cores();
     let shards = shards(&config, cores.len());
     let hub = Hub::new(shards + 1, MAILBOX_MAX).map_err(|error| one(format!("no descriptors left: {error}")))?;
@@ -62,13 +68,60 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     metrics.key_malformed = matches!(config.encryption, Key::Malformed(_));
     let metrics = Arc::new(metrics);
     let published = config.jwt.as_deref().and_then(Jwks::of).map(Arc::new);
-    let shared = Shared { config, metrics, hub, published, shards };
+    let reckoned = spool::clock::reckon(&config.spool_dir);
+    let spool = start_spool(&config, reckoned, lock, shards, &hub).map_err(one)?;
+    let clock = (reckoned.now, now());
+    let shared = Shared { config, metrics, hub, published, shards, spool, maintenance: Arc::default(), clock };
     signals(shared.hub.clone(), shared.control(), tls.clone());
     fetch_keys(&shared);
     let drivers = start_shards(&shared, address, &cores, tls);
     let driver = wait_for_shards(&drivers, shards).map_err(one)?;
     let ended = rt::run(rt::Choice::Epoll, control::run(shared, embedded, started, driver));
     ended.map_err(|error| one(format!("the control thread has no reactor: {error}")))?.map_err(one)
+}
+
+/// The spool directory, locked; `None` when it cannot be made now, which is tried again while the broker runs.
+/// Source: operations 1.2, 4.2.
+fn spool_lock(dir: &std::path::Path) -> Result<Option<spool::Lock>, String> {
+    queen::torture::watch(dir);
+    match spool::open_dir(dir) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(error @ spool::LockError::Held) => Err(format!("{}: {error}; set FILE_BUFFER_DIR", dir.display())),
+        Err(error) => {
+            let dir = dir.display();
+            queen::warning!(
+                "spool",
+                "no spool directory: pushes fail while PostgreSQL is away",
+                directory = dir,
+                error = error
+            );
+            Ok(None)
+        }
+    }
+}
+
+/// The spool's thread.
+fn start_spool(
+    config: &Config,
+    reckoned: spool::clock::Reckoned,
+    lock: Option<spool::Lock>,
+    shards: usize,
+    hub: &Hub,
+) -> Result<Spool, String> {
+    let spool = Spool::new();
+    if reckoned.filled {
+        spool.status().wall_clock_filled();
+    }
+    let setup = spool::Setup {
+        dir: config.spool_dir.clone(),
+        limits: spool::Limits { bytes_max: config.spool_bytes_max, events_per_file: config.spool_events_per_file },
+        lock,
+        shards,
+        plain: config.driver == Driver::Epoll,
+        hub: hub.clone(),
+    };
+    spool::start(spool.clone(), setup).map_err(|error| format!("no thread for the spool: {error}"))?;
+    Ok(spool)
 }
 
 /// The address to listen on: the first one the name has.

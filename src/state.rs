@@ -70,6 +70,11 @@ pub enum StateFn {
     ForgetEvidence,
     CleanupPartitions,
     PurgeMetrics,
+    /// `http/maintenance.rs`
+    Maintenance,
+    SetMaintenance,
+    /// The control thread: what this broker's spool may need of the evidence.
+    SetSpoolFloor,
     /// `jobs`: measures the stored bytes of the next queue; counts the next queue and its groups.
     MeasureRetained,
     CountQueue,
@@ -163,6 +168,9 @@ impl StateFn {
             StateFn::CleanupPartitions => "cleanup_partitions",
             StateFn::PurgeMetrics => "purge_metrics",
             StateFn::MeasureRetained => "measure_retained",
+            StateFn::Maintenance => "maintenance",
+            StateFn::SetMaintenance => "set_maintenance",
+            StateFn::SetSpoolFloor => "set_spool_floor",
             StateFn::CountQueue => "count_queue",
         }
     }

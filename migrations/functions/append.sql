@@ -2,6 +2,7 @@
 -- In     lanes (p_partition ascending, p_expect, p_added, the span p_first..p_until of its segments) and segments. Places are 1-based. A lane
 --        with 0 added only confirms, its span is empty. Bodies and keys are glued into one bytea each, p_body_at and p_keys_at say where a
 --        segment's begin: an array of bytea would be copied four times on its way.
+--        p_accepted: when it was accepted, of what waited in a spool.
 -- Out    rows in any order, ord is the lane's place. state 0 appended, 1 moved (last_offset is what the row says). When a lane has neither,
 --        rows of all lanes follow with 2 (busy) or 3 (gone); the first row of a lane counts. asked_at: PostgreSQL's clock.
 -- Locks  partition rows in id order, SKIP LOCKED: waits for nobody, so one held row does not hold 63 others. The stamp is taken after the lock.
@@ -23,7 +24,8 @@ create or replace function queen.append(
     p_body_at integer[],
     p_body_len integer[],
     p_keys bytea,
-    p_bodies bytea
+    p_bodies bytea,
+    p_accepted timestamptz[]
 )
 returns table (ord bigint, state integer, last_offset bigint, created_at timestamptz, asked_at timestamptz)
 language plpgsql volatile
@@ -58,8 +60,8 @@ begin
         returning k.ord, p.id, p.last_offset, p.last_created_at, k.first, k.until
     ),
     stored as (
-        insert into queen.segments (partition_id, base_offset, count, created_at, codec, frame_flags, raw_len, keys, body)
-        select s.id, p_base[s.i], p_count[s.i], s.last_created_at, p_codec[s.i], p_flags[s.i], p_raw_len[s.i],
+        insert into queen.segments (partition_id, base_offset, count, created_at, accepted_at, codec, frame_flags, raw_len, keys, body)
+        select s.id, p_base[s.i], p_count[s.i], s.last_created_at, p_accepted[s.i], p_codec[s.i], p_flags[s.i], p_raw_len[s.i],
             substring(p_keys from p_keys_at[s.i] for 16 * p_count[s.i]),
             substring(p_bodies from p_body_at[s.i] for p_body_len[s.i])
         from (select w.id, w.last_created_at, generate_series(w.first, w.until) as i from written as w) as s

@@ -17,7 +17,8 @@ create or replace function queen.append_waiting(
     p_body_len integer[],
     p_keys bytea,
     p_bodies bytea,
-    p_wait_ms integer
+    p_wait_ms integer,
+    p_accepted timestamptz[]
 )
 returns table (state smallint, last_offset bigint, created_at timestamptz, asked_at timestamptz)
 language plpgsql volatile
@@ -78,16 +79,16 @@ begin
             last_created_at = greatest(clock_timestamp(), p.last_created_at)
         where p.id = p_partition
         returning p.last_created_at into v_stamp;
-        insert into queen.segments (partition_id, base_offset, count, created_at, codec, frame_flags, raw_len, keys, body)
-        select p_partition, v_row.last_offset + 1 + s.rel, s.count, v_stamp, s.codec, s.flags, s.raw_len,
+        insert into queen.segments (partition_id, base_offset, count, created_at, accepted_at, codec, frame_flags, raw_len, keys, body)
+        select p_partition, v_row.last_offset + 1 + s.rel, s.count, v_stamp, s.accepted, s.codec, s.flags, s.raw_len,
             substring(p_keys from s.keys_at::integer for 16 * s.count),
             substring(p_bodies from s.body_at::integer for s.body_len)
         from (
             select u.*,
                 1 + 16 * (sum(u.count) over (rows between unbounded preceding and current row) - u.count) as keys_at,
                 1 + sum(u.body_len) over (rows between unbounded preceding and current row) - u.body_len as body_at
-            from unnest(p_rel, p_count, p_codec, p_flags, p_raw_len, p_body_len)
-                as u (rel, count, codec, flags, raw_len, body_len)
+            from unnest(p_rel, p_count, p_codec, p_flags, p_raw_len, p_body_len, p_accepted)
+                as u (rel, count, codec, flags, raw_len, body_len, accepted)
         ) as s;
     end if;
     return query select 0::smallint, v_row.last_offset, v_stamp, clock_timestamp();

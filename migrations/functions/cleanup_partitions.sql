@@ -13,7 +13,7 @@ set jit = off
 set plan_cache_mode = force_custom_plan
 as $$
 declare
-    v_cutoff timestamptz := clock_timestamp() - make_interval(days => (p_args ->> 'days')::integer);
+    v_cutoff timestamptz := queen.spool_floor() - make_interval(days => (p_args ->> 'days')::integer);
     v_after bigint;
     v_looked integer;
     v_until bigint;

@@ -13,6 +13,7 @@ set enable_seqscan = off
 as $$
 declare
     v_now timestamptz := clock_timestamp();
+    v_floor timestamptz := queen.spool_floor();
     v_id bigint;
     v_kept interval;
     v_deleted integer;
@@ -47,7 +48,7 @@ begin
             order by t.base_offset
             limit (p_args ->> 'limit')::integer
         ) as n
-        where n.created_at < v_now - v_kept
+        where n.created_at < v_floor - v_kept
     );
     get diagnostics v_deleted = row_count;
     select e.created_at into v_oldest
@@ -58,7 +59,9 @@ begin
     if v_oldest is null then
         delete from queen.evidence_marks as m where m.partition_id = v_id;
     else
-        update queen.evidence_marks as m set look_at = v_oldest + v_kept where m.partition_id = v_id;
+        -- Held back by a spool: again in a while.
+        update queen.evidence_marks as m set look_at = greatest(v_oldest + v_kept, v_now + interval '1 second')
+        where m.partition_id = v_id;
     end if;
     return json_build_object('due', true, 'rows', v_deleted);
 end;

@@ -45,7 +45,7 @@ begin
     select * into v_rules from queen.retention_rules(v_queue, v_now);
 
     -- What an earlier step put below log_start.
-    v_evidence := v_now - make_interval(secs =>
+    v_evidence := queen.spool_floor() - make_interval(secs =>
         greatest(v_queue.dedup_window_seconds, v_queue.completed_retention_seconds, 900));
     v_below := (
         select max(n.base_offset)

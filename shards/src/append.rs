@@ -8,15 +8,16 @@
 //! packed draft of which nothing is left out is stored as it came.
 
 use crate::calls::Pending;
-use crate::command::{Codec, Draft, DraftVerdict, Duplicate, Record, Verdict};
+use crate::command::{Codec, Draft, DraftVerdict, DrainVerdict, Duplicate, Record, Verdict};
+use crate::drain::Fresh;
 use crate::effect::{
     Append, AppendLane, AppendOutcome, AppendSegment, Call, Effect, LaneOutcome, LaneRow, StoreError, key_at,
 };
 use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
-use crate::lane::{LaneState, SINCE_NEVER, WaitingDraft};
+use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
-    BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX, MERGE_DRAFT_BYTES,
-    MERGE_PACKED_MESSAGES,
+    ACCEPTED_JOIN_US, BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX,
+    MERGE_DRAFT_BYTES, MERGE_PACKED_MESSAGES,
 };
 use crate::recall::kept_from;
 use crate::repack::{self, Packed};
@@ -47,6 +48,8 @@ struct FlyingLane {
     lane: Ref,
     drafts: Vec<JudgedDraft>,
     count: u32,
+    /// Of drafts out of the spool: what they add to the lane's lookup.
+    fresh: Fresh,
 }
 
 /// A draft with the offsets it gets if the commit succeeds.
@@ -59,6 +62,11 @@ pub(crate) struct JudgedDraft {
 
 impl Shard {
     pub(crate) fn push(&mut self, slot: Slot, drafts: Vec<Draft>) {
+        self.take_push(slot, drafts, false);
+    }
+
+    /// Queues drafts in their lanes; `to_spool`: for the disk.
+    pub(crate) fn take_push(&mut self, slot: Slot, drafts: Vec<Draft>, to_spool: bool) {
         if drafts.is_empty() {
             return self.reply(slot, Verdict::Push(Vec::new()));
         }
@@ -68,7 +76,9 @@ impl Shard {
             let at = self.lane_entry(&draft.lane);
             let lane = &mut self.lanes[at];
             lane.touched = self.now;
-            lane.drafts.push_back(WaitingDraft { job, index, draft, since: self.now, probe: None });
+            lane.to_spool |= to_spool;
+            let from = DraftFrom::Push { job, index };
+            lane.drafts.push_back(WaitingDraft { from, draft, since: self.now, probe: None });
             self.prepare(at);
         }
     }
@@ -76,8 +86,20 @@ impl Shard {
     /// Brings a lane with drafts a step nearer to closing.
     pub(crate) fn prepare(&mut self, at: Ref) {
         let floor = self.dedup_floor(at);
-        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        let Some(lane) = self.lanes.slab.get(at) else { return };
         if lane.drafts.is_empty() && lane.preparing.is_empty() {
+            return;
+        }
+        if lane.state != LaneState::Flying && self.spools(at) {
+            self.spool_lane(at);
+        }
+        let down = self.spool.is_down();
+        let lane = &mut self.lanes[at];
+        if lane.preparing.is_empty() && (lane.drafts.is_empty() || down) {
+            // What came out of the spool goes on when the store is seen again.
+            if lane.drafts.is_empty() {
+                self.rest_lane(at);
+            }
             return;
         }
         match lane.state {
@@ -86,7 +108,9 @@ impl Shard {
                 self.provision.push(at);
             }
             LaneState::Ready => {
-                if let Some(floor) = floor.filter(|&floor| floor < lane.window_since) {
+                let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
+                let windowed = !drained || !lane.preparing.is_empty();
+                if let Some(floor) = floor.filter(|&floor| windowed && floor < lane.window_since) {
                     if lane.last_created_at >= kept_from(floor) {
                         self.load_window(at);
                         return;
@@ -99,7 +123,13 @@ impl Shard {
                 if self.lanes[at].drafts.is_empty() {
                     return;
                 }
-                if let Some(floor) = floor
+                if drained {
+                    if !self.looked_up(at) {
+                        return;
+                    }
+                } else if self.waits_for_disk(at) {
+                    return;
+                } else if let Some(floor) = floor
                     && self.lanes[at].runs().is_some()
                     && !self.probe_waiting(at, floor)
                 {
@@ -128,7 +158,7 @@ impl Shard {
 
     /// Closes waiting lanes into one commit, unless one is in flight.
     pub(crate) fn close_lanes(&mut self) {
-        if self.append_flight.is_some() || self.closing.is_empty() {
+        if self.append_flight.is_some() || self.closing.is_empty() || self.spool.is_down() {
             return;
         }
         let mut chosen: Vec<(Ref, usize)> = Vec::new();
@@ -146,8 +176,19 @@ impl Shard {
                 break;
             }
             let mut take = 0;
-            let probed = lane.runs().and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
+            // Drafts out of the spool close alone, each kind being judged in its own way.
+            let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
+            let waits = match drained {
+                true => lane.lookup.as_ref().is_none_or(|lookup| lookup.through() != lane.verified),
+                false => self.waits_for_disk(at),
+            };
+            let mut span = None;
+            let probed = lane.runs().filter(|_| !drained);
+            let probed = probed.and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
             for waiting in &lane.drafts {
+                if waits || waiting.is_drained() != drained || waiting.is_unlooked() {
+                    break;
+                }
                 if probed.is_some_and(|(floor, pushed)| !waiting.is_probed(floor, pushed)) {
                     break;
                 }
@@ -158,14 +199,17 @@ impl Shard {
                 take += 1;
                 bytes += size;
                 let draft = &waiting.draft;
-                segments += stands_alone(draft.frames.len(), draft.count, draft.packed.is_some()) as usize;
+                let own = stands_alone(draft.frames.len(), draft.count, draft.packed.is_some());
+                let apart = waiting.accepted_at().map(accepted_span)
+                    != std::mem::replace(&mut span, waiting.accepted_at().map(accepted_span));
+                segments += (own || (drained && apart)) as usize;
             }
             segments += 1;
             self.closing.pop_front();
             self.lanes[at].closing = false;
             if take > 0 && self.lanes[at].state == LaneState::Ready {
                 chosen.push((at, take));
-            } else if probed.is_some() {
+            } else if probed.is_some() || drained {
                 self.prepare(at);
             }
             if alone {
@@ -208,17 +252,23 @@ impl Shard {
         let index = append.lanes.len() as u32;
         let lane = &mut self.lanes[at];
         lane.state = LaneState::Flying;
+        let taken: Vec<WaitingDraft> = lane.drafts.drain(..take).collect();
+        let lane = &self.lanes[at];
         let sealed = floor.is_some() && lane.runs().is_some();
         let mut run = Run::new(index);
         let mut close_keys: HashMap<Key, Offset> = HashMap::new();
-        let several = take > 1 && floor.is_some();
+        let drained = taken.first().is_some_and(WaitingDraft::is_drained);
+        let several = take > 1 && floor.is_some() && !drained;
+        let mut fresh = Fresh::default();
         let mut next = lane.verified.plus(1);
         let first = next;
         let mut drafts = Vec::with_capacity(take);
-        for waiting in lane.drafts.drain(..take) {
+        for waiting in taken {
             let draft = &waiting.draft;
             let mut duplicates = Vec::new();
-            if let Some(floor) = floor
+            if drained {
+                duplicates = self.judge_drained(at, &waiting, next, &mut fresh);
+            } else if let Some(floor) = floor
                 && !draft.all_minted
             {
                 let mut sealed: &[Hit] = waiting.probe.as_ref().filter(|_| sealed).map_or(&[], |probe| &probe.hits);
@@ -253,14 +303,14 @@ impl Shard {
             }
             next = next.plus(part.count as i64);
             if part.count > 0 {
-                run.add(&mut append.segments, (base.0 - first.0) as u32, part, packed);
+                run.add(&mut append.segments, (base.0 - first.0) as u32, waiting.accepted_at(), part, packed);
             }
             drafts.push(JudgedDraft { waiting, base, duplicates });
         }
         run.flush(&mut append.segments);
         let count = (next.0 - first.0) as u32;
         append.lanes.push(AppendLane { partition: lane.id, expect: lane.verified, count });
-        FlyingLane { lane: at, drafts, count }
+        FlyingLane { lane: at, drafts, count, fresh }
     }
 
     // ---- settling
@@ -272,6 +322,7 @@ impl Shard {
             Err(error) => return self.append_failed(flight, error),
         };
         self.read_clock(outcome.now);
+        self.spool.store_answered(self.now);
         let mut stored = outcome.stored.into_iter();
         let mut segments = flight.segments.into_iter().peekable();
         for (index, (flying, lane_outcome)) in flight.lanes.into_iter().zip(outcome.lanes).enumerate() {
@@ -323,7 +374,7 @@ impl Shard {
         let at = flying.lane;
         let keep = self.dedup_floor(at).is_some();
         let lane = &mut self.lanes[at];
-        let first = lane.verified.plus(1);
+        let (before, first) = (lane.verified, lane.verified.plus(1));
         let window_before = lane.window.bytes();
         let mut records = Vec::with_capacity(segments.len());
         for (segment, (codec, body)) in segments {
@@ -359,6 +410,9 @@ impl Shard {
         lane.suspect = false;
         lane.busy_count = 0;
         self.feed_tail(at, records);
+        if self.lanes[at].lookup.is_some() {
+            self.lookup_follows(at, before, flying.fresh);
+        }
         self.count_pushed(at, flying.count as u64);
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
@@ -404,50 +458,44 @@ impl Shard {
 
     /// The whole commit has no outcomes.
     fn append_failed(&mut self, flight: AppendFlight, error: StoreError) {
+        let lost = match &error {
+            StoreError::Refused(_) => false,
+            // Rolled back, perhaps for a moment's reason: once more before the spool.
+            StoreError::Unavailable(_) => !self.tries_again(),
+            StoreError::Unknown(_) => true,
+        };
+        let mut lanes = Vec::with_capacity(flight.lanes.len());
         for flying in flight.lanes {
             let at = flying.lane;
             if self.lanes.slab.get(at).is_none() {
-                for draft in flying.drafts {
-                    self.finish_draft(draft.waiting.job, draft.waiting.index, DraftVerdict::Failed);
-                }
+                // Its queue was deleted meanwhile: again from the names.
+                flying.drafts.into_iter().for_each(|draft| self.push_again(draft.waiting));
                 continue;
             }
-            match &error {
-                StoreError::Refused(_) if self.lanes[at].suspect => {
-                    // Tried alone and refused again: this draft is the poison.
-                    let mut drafts = flying.drafts.into_iter();
-                    if let Some(poison) = drafts.next() {
-                        let text = "the store refuses this item";
-                        self.finish_draft(poison.waiting.job, poison.waiting.index, DraftVerdict::Refused(text));
-                    }
-                    self.unjudge(at, drafts.collect());
-                    self.lanes[at].state = LaneState::Ready;
-                    self.prepare(at);
-                }
-                StoreError::Refused(_) => {
-                    self.unjudge(at, flying.drafts);
-                    self.lanes[at].suspect = true;
-                    self.lanes[at].state = LaneState::Ready;
-                    self.prepare(at);
-                }
-                StoreError::Unavailable(_) => {
-                    for draft in flying.drafts {
-                        self.finish_draft(draft.waiting.job, draft.waiting.index, DraftVerdict::Failed);
-                    }
-                    self.lanes[at].state = LaneState::Ready;
-                    self.prepare(at);
-                }
-                StoreError::Unknown(_) => {
-                    for draft in flying.drafts {
-                        self.finish_draft(draft.waiting.job, draft.waiting.index, DraftVerdict::Failed);
-                    }
-                    // The rows may be there: read the partition again before anything else is judged.
-                    let lane = &mut self.lanes[at];
-                    lane.state = LaneState::Asked;
-                    let key = lane.key.clone();
-                    self.ask(Call::FindLane { lane: key }, Pending::Reverify { lane: at });
-                }
+            let mut drafts = flying.drafts;
+            if matches!(error, StoreError::Refused(_)) && self.lanes[at].suspect && !drafts.is_empty() {
+                // Tried alone and refused again: this draft is the poison.
+                let poison = drafts.remove(0).waiting;
+                self.finish_draft(poison.from, DraftVerdict::Refused("the store refuses this item"));
             }
+            self.unjudge(at, drafts);
+            let lane = &mut self.lanes[at];
+            lane.suspect |= matches!(error, StoreError::Refused(_));
+            lane.state = LaneState::Ready;
+            if let StoreError::Unknown(_) = error {
+                // The rows may be there: the partition is read again before anything else is judged.
+                (lane.state, lane.window_since, lane.lookup) = (LaneState::Unknown, SINCE_NEVER, None);
+            }
+            lanes.push(at);
+        }
+        if lost {
+            self.store_lost();
+        }
+        for at in lanes {
+            if let (StoreError::Unknown(_), true) = (&error, self.lanes.slab.get(at).is_some()) {
+                self.verify_later(at);
+            }
+            self.prepare(at);
         }
     }
 
@@ -475,10 +523,7 @@ impl Shard {
                 }
             }
             Ok(_) => self.forget_lane(at),
-            Err(_) => {
-                self.fail_drafts(at);
-                self.doubt(at);
-            }
+            Err(error) => self.lane_failed(at, &error),
         }
     }
 
@@ -492,25 +537,24 @@ impl Shard {
 
     fn push_again(&mut self, waiting: WaitingDraft) {
         let at = self.lane_entry(&waiting.draft.lane);
-        self.lanes[at].drafts.push_back(WaitingDraft { probe: None, ..waiting });
+        self.put_in_order(at, waiting.anew());
         self.prepare(at);
     }
 
-    /// Answers drafts that waited too long for a locked row.
+    /// Spools a lane whose drafts waited too long for a locked row.
     pub(crate) fn expire_drafts(&mut self, at: Ref) {
         let now = self.now;
-        let lane = &mut self.lanes[at];
-        let mut expired = Vec::new();
-        while let Some(waiting) = lane.drafts.pop_front_if(|w| now.since(w.since) > DRAFT_WAIT_US) {
-            expired.push(waiting);
-        }
-        for waiting in expired {
-            self.finish_draft(waiting.job, waiting.index, DraftVerdict::Failed);
+        let live = self.lanes[at].drafts.iter().find(|w| !w.is_drained());
+        if live.is_some_and(|w| now.since(w.since) > DRAFT_WAIT_US) {
+            self.spool_lane(at);
         }
     }
 
     /// A committed draft: its verdict, once the ids of the originals of its duplicates are known.
     fn answer_draft(&mut self, lane: Option<Ref>, mut draft: JudgedDraft) {
+        if draft.waiting.is_drained() {
+            return self.finish_judged(draft);
+        }
         let mut missing = false;
         if let Some(lane) = lane.and_then(|at| self.lanes.slab.get(at)) {
             for duplicate in &mut draft.duplicates {
@@ -526,10 +570,21 @@ impl Shard {
 
     pub(crate) fn finish_judged(&mut self, draft: JudgedDraft) {
         let verdict = DraftVerdict::Stored { base: draft.base, duplicates: draft.duplicates };
-        self.finish_draft(draft.waiting.job, draft.waiting.index, verdict);
+        self.finish_draft(draft.waiting.from, verdict);
     }
 
-    pub(crate) fn finish_draft(&mut self, job: Ref, index: usize, verdict: DraftVerdict) {
+    /// A draft is decided.
+    pub(crate) fn finish_draft(&mut self, from: DraftFrom, verdict: DraftVerdict) {
+        match (from, verdict) {
+            (DraftFrom::Push { job, index }, verdict) => self.finish_push(job, index, verdict),
+            (DraftFrom::Spool { .. }, DraftVerdict::Stored { duplicates, .. }) => {
+                self.finish_drained(from, DrainVerdict::Stored { duplicates: duplicates.len() as u32 });
+            }
+            (DraftFrom::Spool { .. }, _) => self.finish_drained(from, DrainVerdict::Refused),
+        }
+    }
+
+    pub(crate) fn finish_push(&mut self, job: Ref, index: usize, verdict: DraftVerdict) {
         let Some(push) = self.pushes.get_mut(job) else { return };
         debug_assert!(push.verdicts[index].is_none(), "one verdict per draft");
         push.verdicts[index] = Some(verdict);
@@ -542,6 +597,11 @@ impl Shard {
     }
 }
 
+/// Records of one span may share a segment.
+fn accepted_span(accepted_at: Stamp) -> i64 {
+    accepted_at.0.div_euclid(ACCEPTED_JOIN_US)
+}
+
 /// Whether a draft is a segment of its own beside others.
 fn stands_alone(frames: usize, count: u32, packed: bool) -> bool {
     frames >= MERGE_DRAFT_BYTES || (packed && count >= MERGE_PACKED_MESSAGES)
@@ -551,6 +611,7 @@ fn stands_alone(frames: usize, count: u32, packed: bool) -> bool {
 struct Run {
     lane: u32,
     rel: u32,
+    accepted_at: Option<Stamp>,
     parts: Vec<Packed>,
     /// Of the first part.
     packed: Option<Bytes>,
@@ -559,10 +620,21 @@ struct Run {
 
 impl Run {
     fn new(lane: u32) -> Run {
-        Run { lane, rel: 0, parts: Vec::new(), packed: None, bytes: 0 }
+        Run { lane, rel: 0, accepted_at: None, parts: Vec::new(), packed: None, bytes: 0 }
     }
 
-    fn add(&mut self, segments: &mut Vec<AppendSegment>, rel: u32, part: Packed, packed: Option<Bytes>) {
+    fn add(
+        &mut self,
+        segments: &mut Vec<AppendSegment>,
+        rel: u32,
+        accepted_at: Option<Stamp>,
+        part: Packed,
+        packed: Option<Bytes>,
+    ) {
+        if self.accepted_at.map(accepted_span) != accepted_at.map(accepted_span) {
+            self.flush(segments);
+            self.accepted_at = accepted_at;
+        }
         if stands_alone(part.frames.len(), part.count, packed.is_some()) {
             self.flush(segments);
             segments.push(self.segment(rel, part, packed));
@@ -589,6 +661,6 @@ impl Run {
 
     fn segment(&self, rel: u32, part: Packed, packed: Option<Bytes>) -> AppendSegment {
         let Packed { frames, keys, count, flags } = part;
-        AppendSegment { lane: self.lane, rel, count, flags, keys, frames, packed }
+        AppendSegment { lane: self.lane, rel, count, flags, accepted_at: self.accepted_at, keys, frames, packed }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) enum Pending {
     PrepareLane { ticket: PrepareTicket },
     PrepareRows { lane: Ref, ticket: PrepareTicket, rows: Vec<RowId> },
     LoadKeys { lane: Ref, to: Offset, since: Option<Stamp> },
+    LookUp { lane: Ref, to: Offset, since: Option<Stamp> },
+    LookUpId { lane: Ref, offset: Offset },
     LoadRuns(LoadingRuns),
     SealRun { number: u64 },
     Probe(Probing),
@@ -117,6 +119,11 @@ impl Shard {
                 let page = result.and_then(|reply| self.keys_of(reply));
                 self.keys_loaded(lane, to, since, page);
             }
+            Pending::LookUp { lane, to, since } => {
+                let page = result.and_then(|reply| self.keys_of(reply));
+                self.keys_looked_up(lane, to, since, page);
+            }
+            Pending::LookUpId { lane, offset } => self.record_looked_up(lane, offset, result.and_then(records_of)),
             Pending::LoadRuns(loading) => {
                 let page = result.and_then(|reply| match reply {
                     Reply::Runs { runs, complete } => Ok((runs, complete)),

@@ -17,6 +17,9 @@ pub const QUEUE_MODE: &str = "__QUEUE_MODE__";
 pub enum Command {
     /// Answered by [`Verdict::Push`], one [`DraftVerdict`] per draft, in order.
     Push { drafts: Vec<Draft> },
+    /// As a push, but into the spool whatever the store says: push maintenance is on, or no key can be hashed yet
+    /// (`keys` may be empty then). Keys may repeat within a draft: the drain judges. Answered by [`Verdict::Push`].
+    Spool { drafts: Vec<Draft> },
     /// One ask of one shard for what can be delivered now; never waits. Answered by [`Verdict::Pop`].
     Pop(Pop),
     /// Wake the slot once there may be something for this pop; see [`Effect::Wake`](crate::effect::Effect::Wake).
@@ -158,7 +161,9 @@ pub enum Verdict {
 pub enum DraftVerdict {
     /// The items that are not duplicates have consecutive offsets from `base`, in draft order.
     Stored { base: Offset, duplicates: Vec<Duplicate> },
-    /// The store's transaction failed, or could not be tried.
+    /// In the spool: durable on this broker's disk, stored later, exactly once.
+    Buffered,
+    /// Neither stored nor spooled.
     Failed,
     /// Refused alone, nothing written; the text names the cause. Wire word `error`.
     Refused(&'static str),
@@ -313,6 +318,60 @@ pub enum Event {
         call: crate::ids::CallId,
         result: Result<crate::effect::Reply, crate::effect::StoreError>,
     },
+    /// Whether the store answered a moment ago. Comes every second or so.
+    Store {
+        up: bool,
+    },
+    /// A record is on disk, or could not be written. In the order of their effects, and before the record is drained.
+    Spooled {
+        token: u64,
+        written: bool,
+    },
+    /// The oldest records of lanes of this shard, in order, to be stored now.
+    Drain {
+        records: Vec<Drained>,
+    },
+    /// What the disk held when the broker started: records by hash of their lane's names. Comes once; until then every
+    /// lane may have some.
+    SpoolFound {
+        lanes: Vec<(u64, u32)>,
+    },
+    /// Whether every record on disk was handed over, and further ones are at once. What a shard still misses then is
+    /// lost: it could not be read.
+    SpoolRead {
+        all: bool,
+    },
+}
+
+/// A draft on its way to the spool.
+#[derive(Clone, Debug)]
+pub struct SpoolRecord {
+    /// PostgreSQL's clock when the broker took the draft, as well as it knew: what dedup is judged by.
+    pub accepted_at: Stamp,
+    pub draft: Draft,
+}
+
+/// Where a record lies in the spool: a file's number and a position in it. Says nothing to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SpoolId {
+    pub file: u64,
+    pub at: u64,
+}
+
+/// A record that comes back. Its keys are hashed by now.
+#[derive(Clone, Debug)]
+pub struct Drained {
+    pub id: SpoolId,
+    pub record: SpoolRecord,
+}
+
+/// What became of a drained record; it may be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainVerdict {
+    /// Stored, but for so many that were stored before.
+    Stored { duplicates: u32 },
+    /// The store refuses it alone, for good: to be set aside.
+    Refused,
 }
 
 /// How long a moment of PostgreSQL's clock lies ahead of `now`, given a reading of both. 0 when it is past.

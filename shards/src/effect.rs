@@ -4,7 +4,7 @@
 //! comes along; no broker clock decides anything that is stored.
 
 use crate::bundle::Bundle;
-use crate::command::{Codec, Record, Start, Verdict};
+use crate::command::{Codec, DrainVerdict, Record, SpoolId, SpoolRecord, Start, Verdict};
 use crate::ids::{
     CallId, CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, QueueId, Slot, Stamp, TenantId,
 };
@@ -24,6 +24,10 @@ pub enum Effect {
     Bundle { commit: CommitId, bundles: Vec<Arc<Bundle>> },
     /// Any number up to a bound in flight; answered by `Event::Returned`.
     Call { call: CallId, ask: Call },
+    /// To disk; answered by `Event::Spooled` under the same token. Records of one shard keep their order.
+    Spool { token: u64, record: SpoolRecord },
+    /// A drained record is decided, durably.
+    Drained { id: SpoolId, verdict: DrainVerdict },
     /// Exactly one per command that is answered.
     Reply { slot: Slot, verdict: Verdict },
     /// A watch fired and is gone. A hint: what it saw may be taken by the time the slot asks.
@@ -59,6 +63,8 @@ pub struct AppendSegment {
     pub rel: u32,
     pub count: u32,
     pub flags: u8,
+    /// Of what waited in a spool: when it was accepted; see [`crate::limits::ACCEPTED_JOIN_US`].
+    pub accepted_at: Option<Stamp>,
     /// 16 bytes a message.
     pub keys: Bytes,
     /// Raw frames.
@@ -352,6 +358,8 @@ pub struct SeededCursor {
 pub struct KeysRow {
     pub base: Offset,
     pub created_at: Stamp,
+    /// When it was accepted, of what waited in a spool.
+    pub accepted_at: Option<Stamp>,
     /// 16 bytes a message.
     pub keys: Bytes,
 }

@@ -1,6 +1,7 @@
 //! What a shard remembers of one partition: where its log ends, the waiting drafts, the window, the tail, the cursors.
 
-use crate::command::Draft;
+use crate::command::{Draft, SpoolId};
+use crate::drain::Lookup;
 use crate::effect::CursorRow;
 use crate::ids::{Micros, Offset, PartitionId, Stamp};
 use crate::place::LaneKey;
@@ -56,7 +57,12 @@ pub struct Lane {
     pub tail: Tail,
     /// In the order in which tails lose records when the budget is exceeded.
     pub in_tail_order: bool,
+    /// Those out of the spool first: they are older.
     pub drafts: VecDeque<WaitingDraft>,
+    /// One of them must go to the spool.
+    pub to_spool: bool,
+    /// What is stored of the keys of drafts out of the spool.
+    pub lookup: Option<Box<Lookup>>,
     /// Bundles that want to know where the lane ends and which keys it holds.
     pub preparing: Vec<PrepareTicket>,
     pub cursors: Vec<Cursor>,
@@ -69,14 +75,50 @@ pub const SINCE_NEVER: Stamp = Stamp(i64::MAX);
 /// The window has every key the partition ever had.
 pub const SINCE_EVER: Stamp = Stamp(i64::MIN);
 
+/// Whose draft it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftFrom {
+    /// Of a push that waits for its verdict.
+    Push { job: Ref, index: usize },
+    /// Out of the spool, accepted then. `looked`: what the lane's lookup holds of its keys is all there is.
+    Spool { id: SpoolId, accepted_at: Stamp, looked: bool },
+}
+
 #[derive(Debug)]
 pub struct WaitingDraft {
-    pub job: Ref,
-    pub index: usize,
+    pub from: DraftFrom,
     pub draft: Draft,
     pub since: Micros,
     /// What sealed runs hold of it; only on lanes that have some.
     pub probe: Option<Box<Probe>>,
+}
+
+impl WaitingDraft {
+    /// The same draft, for a lane that may be another partition by now: what was asked for it says nothing of that.
+    pub fn anew(mut self) -> WaitingDraft {
+        if let DraftFrom::Spool { looked, .. } = &mut self.from {
+            *looked = false;
+        }
+        WaitingDraft { probe: None, ..self }
+    }
+
+    /// Whether it is out of the spool and not looked up yet.
+    pub fn is_unlooked(&self) -> bool {
+        matches!(self.from, DraftFrom::Spool { looked: false, .. })
+    }
+
+    /// Whether it came out of the spool.
+    pub fn is_drained(&self) -> bool {
+        matches!(self.from, DraftFrom::Spool { .. })
+    }
+
+    /// When it was accepted, if it waited in the spool.
+    pub fn accepted_at(&self) -> Option<Stamp> {
+        match self.from {
+            DraftFrom::Spool { accepted_at, .. } => Some(accepted_at),
+            DraftFrom::Push { .. } => None,
+        }
+    }
 }
 
 /// Memory of one cursor row, and what is going on with it.
@@ -175,6 +217,8 @@ impl Lane {
             tail: Tail::default(),
             in_tail_order: false,
             drafts: VecDeque::new(),
+            to_spool: false,
+            lookup: None,
             preparing: Vec::new(),
             cursors: Vec::new(),
             touched: now,

@@ -36,7 +36,12 @@ pub const BUSY_CLAIMS_MAX: u16 = 20;
 pub const BUSY_MOVES_MAX: u16 = 1000;
 /// Times one operation on a cursor may meet a changed row before it gives up: each time somebody else moved it.
 pub const STALE_TRIES: u8 = 16;
-/// A draft that could not be committed for so long is answered `failed`. Source: QUEEN_PUSH_COMMIT_TIMEOUT_MS.
+/// Records of the spool that were accepted within one span of this length may share a segment, which has one acceptance
+/// time: a dedup window is judged so much too short or too long, and no more.
+pub const ACCEPTED_JOIN_US: i64 = 10_000;
+/// While a commit was answered so recently, a probe elsewhere that failed says nothing of the store.
+pub const ANSWERED_US: u64 = 1_000_000;
+/// A draft whose row is locked for so long is spooled. Source: QUEEN_PUSH_COMMIT_TIMEOUT_MS.
 pub const DRAFT_WAIT_US: u64 = 5_000_000;
 /// A partition that was looked up and does not exist is believed absent for so long (pushes of this broker end it).
 pub const ABSENT_US: u64 = 1_000_000;
@@ -84,6 +89,8 @@ pub struct ShardConfig {
     pub lane_tail_bytes_max: usize,
     /// QUEEN_HOTLIST_WINDOW_BATCH: so many waiting messages end a windowBuffer early.
     pub window_batch: u32,
+    /// Nothing is on disk when the shard starts; else `Event::SpoolFound` tells what is.
+    pub spool_found: bool,
 }
 
 impl Default for ShardConfig {
@@ -97,6 +104,7 @@ impl Default for ShardConfig {
             tail_bytes_max: 64 << 20,
             lane_tail_bytes_max: 4 << 20,
             window_batch: 100,
+            spool_found: true,
         }
     }
 }

@@ -12,12 +12,11 @@ use crate::command::{AckSet, Record, Verdict};
 use crate::effect::{Call, CursorTo, LaneRow, StoreError, key_at};
 use crate::ids::{GroupId, LeaseId, Micros, Offset, PartitionId, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_NEVER};
-use crate::limits::REREAD_WAIT_US;
 use crate::limits::RUN_ROWS_MAX;
 use crate::moves::apply;
 use crate::place::LaneKey;
 use crate::sealed::{self, RowId, Sealed};
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::slab::Ref;
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -324,7 +323,7 @@ impl Shard {
                     self.offer_all(at);
                 }
                 Ok(_) => self.forget_lane(at),
-                Err(_) if unknown => self.believe_lane(at, told),
+                Err(error) if unknown => self.believe_lane(at, told, &error),
                 Err(_) => {}
             }
         }
@@ -332,15 +331,15 @@ impl Shard {
     }
 
     /// The lane cannot be read now, but what was told of it is true: pops are served from that, and it is read again.
-    fn believe_lane(&mut self, at: Ref, (partition, end): (PartitionId, Offset)) {
+    fn believe_lane(&mut self, at: Ref, (partition, end): (PartitionId, Offset), error: &StoreError) {
         let key = self.lanes[at].key.clone();
-        self.fail_drafts(at);
+        self.lane_failed(at, error);
         let at = self.lane_entry(&key);
         self.lanes.identify(at, partition);
         let lane = &mut self.lanes[at];
         lane.state = LaneState::Unknown;
         lane.saw_end(end);
-        self.arm(self.now.plus(REREAD_WAIT_US), Timer::Reread { lane: at });
+        self.verify_later(at);
         self.offer_all(at);
     }
 

@@ -13,9 +13,9 @@ use crate::command::{DraftVerdict, Duplicate, Record};
 use crate::effect::{Call, LaneRow, StoreError};
 use crate::ids::{Offset, Stamp};
 use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER};
-use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, REREAD_WAIT_US, WINDOW_MARGIN_US};
+use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, WINDOW_MARGIN_US};
 use crate::sealed::Sealed;
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::slab::Ref;
 use crate::tail;
 
@@ -23,11 +23,16 @@ impl Shard {
     // ---- provisioning
 
     pub(crate) fn send_provision(&mut self) {
-        if self.provision.is_empty() || self.calls.provisioning() {
+        if self.calls.provisioning() {
             return;
         }
-        let n = self.provision.len().min(PROVISION_MAX);
-        let lanes: Vec<Ref> = self.provision.drain(..n).filter(|&l| self.lanes.slab.get(l).is_some()).collect();
+        let alone = !self.provision_alone.is_empty();
+        let from = if alone { &mut self.provision_alone } else { &mut self.provision };
+        let n = from.len().min(if alone { 1 } else { PROVISION_MAX });
+        let lanes: Vec<Ref> = from.drain(..n).filter(|&l| self.lanes.slab.get(l).is_some()).collect();
+        if lanes.is_empty() {
+            return;
+        }
         let keys = lanes.iter().map(|&l| self.lanes[l].key.clone()).collect();
         self.ask(Call::Provision { lanes: keys }, Pending::Provision { lanes });
     }
@@ -46,14 +51,22 @@ impl Shard {
                     }
                 }
             }
-            Err(_) => {
-                for at in lanes {
-                    self.fail_drafts(at);
-                    // A known one was asked for because its last commit has no outcome: that is still so.
-                    self.doubt(at);
-                }
-            }
+            // One of them is refused: each by itself.
+            Err(StoreError::Refused(_)) if lanes.len() > 1 => self.provision_alone.extend(lanes),
+            Err(StoreError::Refused(_)) => lanes.into_iter().for_each(|at| self.refuse_lane(at)),
+            Err(error) => lanes.into_iter().for_each(|at| self.lane_failed(at, &error)),
         }
+    }
+
+    /// The store refuses to make a partition of these names.
+    fn refuse_lane(&mut self, at: Ref) {
+        self.fail_preparing(at);
+        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
+        lane.state = LaneState::Unknown;
+        for waiting in std::mem::take(&mut lane.drafts) {
+            self.finish_draft(waiting.from, DraftVerdict::Refused("the store refuses this queue or partition"));
+        }
+        self.rest_lane(at);
     }
 
     fn provision_again(&mut self, at: Ref) {
@@ -92,30 +105,6 @@ impl Shard {
         }
         self.prepare(at);
         self.offer_all(at);
-    }
-
-    /// A lane of which nothing is known since a commit without an answer, and that could not be read. The next push
-    /// asks again, or else a timer: consumers wait for what may be there.
-    pub(crate) fn doubt(&mut self, at: Ref) {
-        let Some(lane) = self.lanes.slab.get_mut(at).filter(|lane| lane.id.0 != 0) else { return };
-        lane.state = LaneState::Unknown;
-        lane.window_since = SINCE_NEVER;
-        self.arm(self.now.plus(REREAD_WAIT_US), Timer::Reread { lane: at });
-    }
-
-    /// Every waiting draft of a lane is answered `failed`.
-    pub(crate) fn fail_drafts(&mut self, at: Ref) {
-        self.fail_preparing(at);
-        let Some(lane) = self.lanes.slab.get_mut(at) else { return };
-        let drafts = std::mem::take(&mut lane.drafts);
-        let unknown = lane.id.0 == 0;
-        lane.state = if unknown { LaneState::Unknown } else { LaneState::Ready };
-        for waiting in drafts {
-            self.finish_draft(waiting.job, waiting.index, DraftVerdict::Failed);
-        }
-        if unknown && self.lanes[at].cursors.is_empty() {
-            self.lanes.remove(at);
-        }
     }
 
     // ---- the window
@@ -170,8 +159,9 @@ impl Shard {
         if self.lanes.slab.get(at).is_none() {
             return;
         }
-        let Ok((rows, complete)) = page else {
-            return self.fail_drafts(at);
+        let (rows, complete) = match page {
+            Ok(page) => page,
+            Err(error) => return self.lane_failed(at, &error),
         };
         let lane = &mut self.lanes[at];
         let before = lane.window.bytes();

@@ -10,10 +10,9 @@
 //! Source: architecture 4 (Exact dedup), 13.13.
 
 use crate::calls::Pending;
-use crate::command::DraftVerdict;
 use crate::effect::{Call, RunRow, StoreError, key_at};
 use crate::ids::{Key, Micros, Offset, Stamp};
-use crate::lane::{Lane, LaneState, SINCE_NEVER, WaitingDraft};
+use crate::lane::{DraftFrom, Lane, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{DROP_RUNS_MAX, RUN_ROWS_MAX, RUNS_PAGE_BYTES, SEAL_RETRY_US, SEAL_SHARE};
 use crate::sealed::{self, RUN_KEYS, RowId, Run, RunId, Slice};
 use crate::shard::Shard;
@@ -89,8 +88,7 @@ pub struct Hit {
 pub(crate) struct Probing {
     lane: Ref,
     /// Names the draft.
-    job: Ref,
-    index: usize,
+    from: DraftFrom,
     seen: u64,
     floor: Stamp,
     hits: Vec<Hit>,
@@ -293,9 +291,9 @@ impl Shard {
             waiting.probe = Some(Box::new(Probe { seen, floor, hits, reading: false }));
             return;
         }
-        let (job, index) = (waiting.job, waiting.index);
+        let from = waiting.from;
         waiting.probe = Some(Box::new(Probe { seen, floor, hits: Vec::new(), reading: true }));
-        self.read_rows(Probing { lane: at, job, index, seen, floor, hits, wanted, asked: Vec::new() });
+        self.read_rows(Probing { lane: at, from, seen, floor, hits, wanted, asked: Vec::new() });
     }
 
     /// Asks for the rows that come first, so many as one answer may have.
@@ -316,12 +314,14 @@ impl Shard {
     pub(crate) fn rows_probed(&mut self, mut probing: Probing, rows: Result<Vec<Option<Bytes>>, StoreError>) {
         let at = probing.lane;
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
-        let named = |w: &WaitingDraft| (w.job, w.index) == (probing.job, probing.index);
+        let named = |w: &WaitingDraft| w.from == probing.from;
         let Some(place) = lane.drafts.iter().position(named) else { return };
-        let Ok(rows) = rows else {
-            lane.drafts.remove(place);
-            self.finish_draft(probing.job, probing.index, DraftVerdict::Failed);
-            return self.prepare(at);
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(error) => {
+                lane.drafts[place].probe = None;
+                return self.lane_failed(at, &error);
+            }
         };
         let row_of = |id: &RowId| rows.get(probing.asked.binary_search(id).ok()?)?.as_ref();
         if let Some(gone) = probing.asked.iter().find(|id| row_of(id).is_none()) {
@@ -374,8 +374,9 @@ impl Shard {
     pub(crate) fn runs_loaded(&mut self, mut loading: LoadingRuns, page: Result<(Vec<RunRow>, bool), StoreError>) {
         let at = loading.lane;
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
-        let Ok((rows, complete)) = page else {
-            return self.fail_drafts(at);
+        let (rows, complete) = match page {
+            Ok(page) => page,
+            Err(error) => return self.lane_failed(at, &error),
         };
         let follows = rows.iter().all(|row| loading.take(row));
         if let (true, false, Some(last)) = (follows, complete, rows.last()) {

@@ -24,6 +24,7 @@ use crate::queue::{GroupState, Queues};
 use crate::seal::Seals;
 use crate::settle::AckJob;
 use crate::slab::{Ref, Slab};
+use crate::spool::Spool;
 use crate::standing::{Standing, standing};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
@@ -81,6 +82,9 @@ pub struct Shard {
     pub(crate) closing: VecDeque<Ref>,
     /// Lanes to provision with the next call.
     pub(crate) provision: Vec<Ref>,
+    /// Lanes to provision one by one: a call they were in was refused.
+    pub(crate) provision_alone: Vec<Ref>,
+    pub(crate) spool: Spool,
     pub(crate) append_flight: Option<AppendFlight>,
     pub(crate) moves: Moves,
     pub(crate) bundles: Bundles,
@@ -100,6 +104,7 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(config: ShardConfig) -> Shard {
+        let spool_found = config.spool_found;
         Shard {
             config,
             now: Micros(0),
@@ -117,6 +122,8 @@ impl Shard {
             heards: Slab::default(),
             closing: VecDeque::new(),
             provision: Vec::new(),
+            provision_alone: Vec::new(),
+            spool: Spool::new(spool_found),
             append_flight: None,
             moves: Moves::default(),
             bundles: Bundles::default(),
@@ -145,6 +152,11 @@ impl Shard {
                 Event::Moved { commit, result } => self.settle_moves(commit, result),
                 Event::Bundled { commit, result } => self.settle_bundles(commit, result),
                 Event::Returned { call, result } => self.resume(call, result),
+                Event::Store { up } => self.store_seen(up),
+                Event::Spooled { token, written } => self.spooled(token, written),
+                Event::Drain { records } => self.drain(records),
+                Event::SpoolFound { lanes } => self.spool_found(lanes),
+                Event::SpoolRead { all } => self.spool_read(all),
             }
         }
         self.fire_timers();
@@ -167,6 +179,7 @@ impl Shard {
     fn admit(&mut self, slot: Slot, command: Command) {
         match command {
             Command::Push { drafts } => self.push(slot, drafts),
+            Command::Spool { drafts } => self.push_to_spool(slot, drafts),
             Command::Pop(pop) => self.pop(slot, pop),
             Command::Watch(watch) => self.watch(slot, watch),
             Command::Unwatch => self.unwatch(slot),
@@ -547,7 +560,8 @@ impl Shard {
         if !lane.drafts.is_empty() {
             let again = self.lane_entry(&lane.key);
             // It may be another partition by now: what was probed says nothing of it.
-            self.lanes[again].drafts.extend(lane.drafts.into_iter().map(|w| WaitingDraft { probe: None, ..w }));
+            self.lanes[again].drafts.extend(lane.drafts.into_iter().map(WaitingDraft::anew));
+            self.lanes[again].to_spool |= lane.to_spool;
             self.prepare(again);
         }
         self.prepare_again(lane.preparing);
@@ -627,6 +641,7 @@ impl Shard {
             waiting_bundles: self.prepares.len() + self.heards.len() + self.bundles.len(),
             watches: self.watches.len(),
             calls: self.calls.len(),
+            spool_writes: self.spool.writes(),
         }
     }
 }
@@ -644,6 +659,7 @@ pub struct Sizes {
     pub waiting_bundles: usize,
     pub watches: usize,
     pub calls: usize,
+    pub spool_writes: usize,
 }
 
 #[cfg(test)]

@@ -80,6 +80,13 @@ pub struct Config {
     pub pop_timeout: Duration,
     /// Start of a group whose pop names no mode. Never [`Start::At`].
     pub default_start: Start,
+    // Spool.
+    /// Absolute.
+    pub spool_dir: PathBuf,
+    pub spool_bytes_max: u64,
+    pub spool_events_per_file: u64,
+    /// This broker, among those of its database: a UUID that its spool directory keeps.
+    pub broker_id: String,
     /// Pops that ask for it get chosen what they leave open.
     pub autopilot: bool,
     /// Messages that it chooses.
@@ -185,6 +192,10 @@ impl Config {
                 None => first_timeout,
             }),
             default_start: default_start(r),
+            spool_dir: PathBuf::new(),
+            spool_bytes_max: r.int("FILE_BUFFER_MAX_BYTES") as u64,
+            spool_events_per_file: r.int("FILE_BUFFER_EVENTS_PER_FILE") as u64,
+            broker_id: uuid::Uuid::new_v4().hyphenated().to_string(),
             autopilot: autopilot(r),
             autopilot_batch: r.int("QUEEN_POP_AUTOPILOT_BATCH") as u32,
             stats_interval: ms(r.int("STATS_INTERVAL_MS")),
@@ -202,6 +213,7 @@ impl Config {
             log_queues: r.int("QUEEN_LOG_TOPN_QUEUES") as usize,
             boot_lines: Vec::new(),
         };
+        let config = Config { spool_dir: spool_dir(r, &config.data_dir, embedded), ..config };
         r.holds("DEFAULT_TIMEOUT", config.pop_timeout.as_millis());
         for setting in settings::rows().filter(|s| s.force != Force::Live) {
             r.check(setting);
@@ -325,6 +337,18 @@ fn data_dir(r: &mut Reader, root: bool, needed: bool) -> PathBuf {
     };
     let dir = std::path::absolute(&dir).unwrap_or(dir);
     r.holds("QUEEN_DATA_DIR", dir.display());
+    dir
+}
+
+/// `FILE_BUFFER_DIR`, else `buffers` beside the embedded PostgreSQL, else `/var/lib/queen/buffers`.
+fn spool_dir(r: &mut Reader, data_dir: &std::path::Path, embedded: bool) -> PathBuf {
+    let dir = match r.filled("FILE_BUFFER_DIR") {
+        Some(named) => PathBuf::from(named),
+        None if embedded => data_dir.join("buffers"),
+        None => PathBuf::from("/var/lib/queen/buffers"),
+    };
+    let dir = std::path::absolute(&dir).unwrap_or(dir);
+    r.holds("FILE_BUFFER_DIR", dir.display());
     dir
 }
 

@@ -178,7 +178,7 @@ pub const GROUPS: &[Group] = &[
             Setting::secret("QUEEN_SYNC_SECRET", "", "Shared secret of the brokers.").later(),
             Setting::int("QUEEN_SYNC_HEARTBEAT_MS", 1000, 1..=MS_MAX, "ms", "Period of the heartbeat.").later(),
             Setting::int("QUEEN_SYNC_DEAD_THRESHOLD_MS", 5000, 1..=MS_MAX, "ms", "A peer that is silent so long counts as dead.").later(),
-            Setting::int("QUEEN_CACHE_REFRESH_INTERVAL_MS", 60_000, 1..=MS_MAX, "ms", "How often flags of queues that another broker may have changed are read again."),
+            Setting::int("QUEEN_CACHE_REFRESH_INTERVAL_MS", 60_000, 1..=MS_MAX, "ms", "How often the maintenance switches and flags of queues are read again, which another broker may have changed."),
         ],
     },
     Group {
@@ -263,11 +263,11 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "file_buffer",
         rows: &[
-            Setting::text("FILE_BUFFER_DIR", "/var/lib/queen/buffers", "Directory of the spool.").derived("`buffers` under `QUEEN_DATA_DIR` with the embedded PostgreSQL, else `/var/lib/queen/buffers`").later(),
-            Setting::int("FILE_BUFFER_FLUSH_MS", 100, 1..=MS_MAX, "ms", "Period of the drain loop.").later(),
-            Setting::int("FILE_BUFFER_MAX_BATCH", 100, 1..=ANY, "events", "Events per drain transaction.").later(),
-            Setting::int("FILE_BUFFER_EVENTS_PER_FILE", 10_000, 1..=ANY, "events", "A file is closed after so many.").later(),
-            Setting::int("FILE_BUFFER_MAX_BYTES", 8_589_934_592, 1..=ANY, "bytes", "Size cap of the directory.").later(),
+            Setting::text("FILE_BUFFER_DIR", "/var/lib/queen/buffers", "Directory of the spool: pushes that wait for the store. Of one broker, on a disk that outlives it.").derived("`buffers` under `QUEEN_DATA_DIR` with the embedded PostgreSQL, else `/var/lib/queen/buffers`"),
+            Setting::int("FILE_BUFFER_FLUSH_MS", 100, 1..=MS_MAX, "ms", "Nothing is polled here: records are drained as soon as the store answers.").inert(),
+            Setting::int("FILE_BUFFER_MAX_BATCH", 100, 1..=ANY, "events", "Drained records share the commits of live pushes.").inert(),
+            Setting::int("FILE_BUFFER_EVENTS_PER_FILE", 10_000, 1..=ANY, "events", "A file is closed after so many, or at 64 MiB."),
+            Setting::int("FILE_BUFFER_MAX_BYTES", 8_589_934_592, 1..=ANY, "bytes", "Size cap of the directory; at the cap pushes that would be spooled are `failed`."),
         ],
     },
     Group {

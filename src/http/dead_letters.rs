@@ -176,6 +176,9 @@ impl<'a> Address<'a> {
 /// `POST /api/v1/messages/:partitionId/:transactionId/retry`: its newest dead letter, in place.
 pub async fn retry(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
     let address = Address::of(params);
+    if core.push_maintenance() {
+        return in_maintenance();
+    }
     let Some(mut args) = address.args() else { return address.gone() };
     args["payload"] = core.cipher.is_some().into();
     let found = match core
@@ -210,6 +213,9 @@ pub async fn replay(core: &Rc<Core>, request: &Request, params: &Params) -> Resp
             return Response::json(400, json!({"success": false, "error": what, "message": message}).to_string());
         }
     };
+    if core.push_maintenance() {
+        return in_maintenance();
+    }
     let gone = || {
         let body =
             json!({"success": false, "result": "gone", "dlqId": sent, "error": "Message not found", "message": GONE});
@@ -289,6 +295,15 @@ async fn replay_found(core: &Rc<Core>, request: &Request, id: &str, row: &Value,
         },
         "dlqRowRemoved": moved,
     })))
+}
+
+/// Source: data plane 10.3.
+fn in_maintenance() -> Response {
+    let body = json!({
+        "success": false, "result": "maintenance", "error": "push maintenance is on", "dlqRowRemoved": false,
+        "message": "Nothing was moved; replay it when push maintenance is off",
+    });
+    Response::json(503, body.to_string())
 }
 
 /// Adds the payload as the destination wants it. `row`: what `find_dead_letter` told, its payload included.

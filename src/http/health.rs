@@ -4,6 +4,8 @@ use super::routes::Params;
 use super::{Request, Response};
 use crate::cipher::Key;
 use crate::core_thread::Core;
+use crate::spool::Numbers;
+use std::fmt::Write;
 use std::rc::Rc;
 
 /// This broker's own version, baked in.
@@ -11,18 +13,28 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// `GET /health`: whether requests can be served in full. The probe of the store runs beside, so this never waits.
 pub async fn health(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
-    readiness(core.store_is_up(), core.config.encryption)
+    readiness(core.store_is_up(), core.config.encryption, &core.spool())
 }
 
-fn readiness(up: bool, encryption: Key) -> Response {
+fn readiness(up: bool, encryption: Key, spool: &Numbers) -> Response {
     let (status, health, database) =
         if up { (200, "healthy", "connected") } else { (503, "unhealthy", "disconnected") };
-    // A further key, and `status` stays. Source: reliability 0, decision 1.
-    let malformed =
-        if matches!(encryption, Key::Malformed(_)) { r#","encryption":"disabled: malformed key""# } else { "" };
-    let body = format!(
-        r#"{{"status":"{health}","database":"{database}","engine":"segments-rust","version":"{VERSION}"{malformed}}}"#
-    );
+    let mut body =
+        format!(r#"{{"status":"{health}","database":"{database}","engine":"segments-rust","version":"{VERSION}""#);
+    // Only what there is to say, and `status` stays. Source: operations 5.1, 4.6; reliability 0, decisions 1 and 5.
+    if matches!(encryption, Key::Malformed(_)) {
+        body.push_str(r#","encryption":"disabled: malformed key""#);
+    }
+    if spool.pending > 0 {
+        let _ = write!(body, r#","spoolPending":{}"#, spool.pending);
+    }
+    if spool.quarantined > 0 {
+        let _ = write!(body, r#","spoolQuarantinedFiles":{}"#, spool.quarantined);
+    }
+    if spool.recovering {
+        body.push_str(r#","spoolRecovering":true"#);
+    }
+    body.push('}');
     Response::json(status, body)
 }
 
@@ -43,14 +55,16 @@ mod tests {
 
     #[test]
     fn health_says_the_two_words_that_tools_look_for() {
-        let up = readiness(true, Key::Unset);
+        let calm = Numbers::default();
+        let up = readiness(true, Key::Unset, &calm);
         let want =
             format!(r#"{{"status":"healthy","database":"connected","engine":"segments-rust","version":"{VERSION}"}}"#);
         assert_eq!((up.status, String::from_utf8(up.body).unwrap()), (200, want));
-        let down = readiness(false, Key::Unset);
+        let down = readiness(false, Key::Unset, &Numbers { pending: 7, quarantined: 1, recovering: true, ..calm });
         assert_eq!(down.status, 503);
+        assert!(down.body.ends_with(br#"","spoolPending":7,"spoolQuarantinedFiles":1,"spoolRecovering":true}"#));
         assert!(down.body.starts_with(br#"{"status":"unhealthy","database":"disconnected""#));
-        let plain = readiness(true, Key::Malformed("x"));
+        let plain = readiness(true, Key::Malformed("x"), &calm);
         assert_eq!(plain.status, 200);
         assert!(plain.body.ends_with(br#","encryption":"disabled: malformed key"}"#));
     }

@@ -12,6 +12,7 @@ pub mod head;
 pub mod health;
 pub mod json;
 pub mod lease;
+pub mod maintenance;
 pub mod messages;
 pub mod pop;
 pub mod push;

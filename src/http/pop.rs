@@ -291,6 +291,9 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
     // Until a group was met, what the request says stands.
     let mut policy = Policy { conflation: asking.conflation == Some(true), conflict: false };
     loop {
+        if core.pop_maintenance() {
+            return paused(asking);
+        }
         let sources = match sources(core, asking, woken).await {
             Ok(sources) => sources,
             Err(StoreError::Unavailable(_)) => return Response::json(500, error_body("pool")),
@@ -366,6 +369,14 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
 struct Filling {
     since: Micros,
     until: Micros,
+}
+
+/// The answer in pop maintenance. Source: data plane 4.9.
+fn paused(asking: &Asking) -> Response {
+    match asking.conflation {
+        Some(true) => Response::json(200, r#"{"messages":[],"paused":true,"conflation":true}"#),
+        _ => Response::empty(204),
+    }
 }
 
 /// The answer to a pop that gets nothing. One that must speak about conflation has a body.

@@ -6,7 +6,7 @@
 //! Holds: a payload is copied once, from the body into its frame, and never re-spelled; nothing is sent to a shard
 //! before the whole body is known to be good; drafts keep body order; a key is in a draft once (layer 1).
 //! Among duplicate keys of one object the last wins, and each of them must be of the right type.
-//! Does not look at what is stored (layer 2 is the owner's) and does not spool.
+//! Does not look at what is stored (layer 2 is the owner's). In push maintenance everything goes to the spool.
 
 pub mod answer;
 pub mod binary;
@@ -45,23 +45,32 @@ async fn finish(
     ids: &[MessageId],
     counts: bool,
 ) -> Response {
-    let (fates, verdicts) = match core.keys() {
-        Some(keys) => {
-            let plan = plan::plan(core.sender(request), parsed, ids, keys, core.config.zstd_level);
-            let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane).await;
-            (plan.fates, verdicts)
-        }
-        // No message can be keyed before the store has been reached once.
-        None => (plan::fates_without_keys(parsed), vec![DraftVerdict::Failed; parsed.lanes.len()]),
+    let maintenance = core.push_maintenance();
+    let level = core.config.zstd_level;
+    let plan = match core.keys() {
+        _ if maintenance => plan::plan_each(core.sender(request), parsed, ids, core.own_keys(), level),
+        Some(keys) => plan::plan(core.sender(request), parsed, ids, keys, level),
+        // No message can be keyed for the store before that was reached once: what follows what is told all the same.
+        None => plan::plan(core.sender(request), parsed, ids, core.own_keys(), level),
     };
+    let spool = maintenance || core.keys().is_none();
+    let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane, spool).await;
+    // Source: data plane 3.7.
+    let status = if maintenance && verdicts.contains(&DraftVerdict::Failed) { 500 } else { 201 };
+    let fates = plan.fates;
     core.metrics.shard(core.shard()).push(1, parsed.items.len() as u64);
     let body = if counts { answer::counts } else { answer::answer };
-    Response::json(201, body(parsed, ids, &fates, &verdicts))
+    Response::json(status, body(parsed, ids, &fates, &verdicts))
 }
 
 /// Sends every draft to its owner, all shards at once; the verdicts by lane. A lane without a draft is refused as a
 /// whole, so its entry is never read.
-async fn ask_owners(core: &Rc<Core>, drafts: Vec<Draft>, draft_of_lane: &[Option<u32>]) -> Vec<DraftVerdict> {
+async fn ask_owners(
+    core: &Rc<Core>,
+    drafts: Vec<Draft>,
+    draft_of_lane: &[Option<u32>],
+    spool: bool,
+) -> Vec<DraftVerdict> {
     let shards = core.shards();
     let mut owners = Vec::with_capacity(drafts.len());
     let mut parts: Vec<Vec<Draft>> = (0..shards).map(|_| Vec::new()).collect();
@@ -74,7 +83,8 @@ async fn ask_owners(core: &Rc<Core>, drafts: Vec<Draft>, draft_of_lane: &[Option
         if drafts.is_empty() {
             return Vec::new();
         }
-        match core.ask(shard, Command::Push { drafts }).await {
+        let command = if spool { Command::Spool { drafts } } else { Command::Push { drafts } };
+        match core.ask(shard, command).await {
             Verdict::Push(verdicts) => verdicts,
             _ => Vec::new(),
         }
@@ -85,7 +95,9 @@ async fn ask_owners(core: &Rc<Core>, drafts: Vec<Draft>, draft_of_lane: &[Option
         // An owner that went away without a verdict has stored nothing that anybody was told of.
         answered[owner].get_mut(at).map_or(DraftVerdict::Failed, |v| std::mem::replace(v, DraftVerdict::Failed))
     };
-    draft_of_lane.iter().map(|draft| draft.map_or(DraftVerdict::Failed, &mut take)).collect()
+    // A lane that is refused whole has no draft; what stands for it is not read.
+    let none = DraftVerdict::Refused("refused");
+    draft_of_lane.iter().map(|draft| draft.map_or(none.clone(), &mut take)).collect()
 }
 
 #[cfg(test)]

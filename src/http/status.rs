@@ -65,10 +65,12 @@ pub async fn queue(core: &Rc<Core>, request: &Request, params: &Params) -> Respo
     page(core, request, StateFn::StatusQueue, "status", args).await
 }
 
-/// `GET /api/v1/status/buffers`. There is no spool yet, so nothing waits in it.
+/// `GET /api/v1/status/buffers`: the spool of this broker. Source: operations 5.6.5.
 pub async fn buffers(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
-    let up = core.store_is_up();
-    Response::json(200, format!(r#"{{"pending":0,"failed":0,"dbHealthy":{up},"worker":0}}"#))
+    let spool = core.spool();
+    let healthy = spool.db_healthy && core.store_is_up();
+    let (pending, failed) = (spool.pending, spool.failed);
+    Response::json(200, format!(r#"{{"pending":{pending},"failed":{failed},"dbHealthy":{healthy},"worker":0}}"#))
 }
 
 /// `GET /status`: asks nothing.
@@ -115,7 +117,7 @@ pub async fn prometheus(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
     Response {
         status: 200,
         content_type: Some("text/plain; version=0.0.4; charset=utf-8"),
-        body: prometheus::text(&core.metrics, cluster.as_ref()).into_bytes(),
+        body: prometheus::text(&core.metrics, &core.spool(), core.push_maintenance(), cluster.as_ref()).into_bytes(),
         headers: vec![("cache-control", "no-cache".to_owned())],
         ..Response::default()
     }

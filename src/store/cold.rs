@@ -270,7 +270,11 @@ async fn read_keys(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
     for row in &rows {
         let mut columns = Columns::of(row);
         match columns.offset_opt()? {
-            Some(base) => found.push(KeysRow { base, created_at: columns.stamp()?, keys: columns.bytes()? }),
+            Some(base) => {
+                let (created_at, keys) = (columns.stamp()?, columns.bytes()?);
+                columns.skip(2);
+                found.push(KeysRow { base, created_at, accepted_at: columns.stamp_opt()?, keys });
+            }
             None => {
                 columns.skip(2);
                 let (complete, now) = (columns.get()?, columns.stamp()?);

@@ -210,6 +210,11 @@ impl Conn {
         state.live.as_ref().filter(|live| !live.client.is_closed()).map(|live| live.client.clone())
     }
 
+    /// The next `get` tries, whatever failed before.
+    pub fn retry_now(&self) {
+        self.state.borrow_mut().pause_until = None;
+    }
+
     /// How long `get` will refuse without trying.
     pub fn retry_in(&self) -> Duration {
         let until = self.state.borrow().pause_until;

@@ -33,7 +33,7 @@ pub(super) async fn run(
 const WAIT_MS: i32 = 50;
 
 const APPEND: &str = "select * from queen.append(\
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
 
 /// Writes a fused push commit: every lane that still ends where the engine saw it end.
 ///
@@ -54,7 +54,7 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
     if append.wait && l == 1 {
         return append_waiting(client, append, stored).await;
     }
-    let rows = run(
+    let rows = sent(run(
         client,
         Nature::Writes,
         APPEND,
@@ -74,8 +74,9 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
             param(&column(s, |i| stored[i].1.len() as i32)),
             param(&blob(s, |i| &segments[i].keys[..])),
             param(&blob(s, |i| &stored[i].1[..])),
+            param(&nullable(s, |i| segments[i].accepted_at)),
         ],
-    )
+    ))
     .await?;
     let mut now = Stamp(0);
     let mut outcomes = Places::new(l);
@@ -103,7 +104,26 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
     Ok(AppendOutcome { now, lanes: outcomes, stored })
 }
 
-const APPEND_WAITING: &str = "select * from queen.append_waiting($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+/// Awaits a commit; a torture build stops for a moment once it is on its way.
+async fn sent<T>(commit: impl Future<Output = T>) -> T {
+    let mut commit = std::pin::pin!(commit);
+    #[cfg(feature = "torture")]
+    {
+        let asked = std::future::poll_fn(|cx| std::task::Poll::Ready(commit.as_mut().poll(cx))).await;
+        if let std::task::Poll::Ready(done) = asked {
+            return done;
+        }
+        crate::rt::yield_now().await;
+        crate::rt::yield_now().await;
+        crate::torture::point("commit-sent");
+    }
+    let answer = commit.as_mut().await;
+    crate::torture::point("commit-answered");
+    answer
+}
+
+const APPEND_WAITING: &str =
+    "select * from queen.append_waiting($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 /// Writes the one lane of a commit that others write all the time: waits for its row, and is judged there against what
 /// they stored.
@@ -131,6 +151,7 @@ async fn append_waiting(
             param(&blob(s, |i| &segments[i].keys[..])),
             param(&blob(s, |i| &stored[i].1[..])),
             param(&One::of(WAIT_MS)),
+            param(&nullable(s, |i| segments[i].accepted_at)),
         ],
     )
     .await?;

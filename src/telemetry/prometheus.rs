@@ -1,17 +1,19 @@
 //! `GET /metrics/prometheus`: every family of operations 5.4.1, in text form 0.0.4, then what the database knows.
 //!
-//! Families of mechanisms that do not exist here (admission, the spool) are printed with 0 or the nearest honest value,
+//! Families of mechanisms that do not exist here (admission) are printed with 0 or the nearest honest value,
 //! so that alert rules do not lose a series.
 
 use super::metrics::{Metrics, Op, resident_bytes};
+use crate::spool::Numbers;
 use serde_json::Value;
 use std::fmt::{Display, Write};
 
 /// Text of one scrape. `cluster`: reply of `queen.cluster_metrics`; absent when the database could not be asked.
-pub fn text(metrics: &Metrics, cluster: Option<&Value>) -> String {
+pub fn text(metrics: &Metrics, spool: &Numbers, maintenance: bool, cluster: Option<&Value>) -> String {
     let mut page = Page(String::with_capacity(16 * 1024));
     process(&mut page, metrics);
     engine(&mut page, metrics);
+    buffer(&mut page, spool, maintenance);
     if let Some(cluster) = cluster {
         lifetime(&mut page, cluster);
     }
@@ -86,11 +88,29 @@ fn engine(page: &mut Page, metrics: &Metrics) {
     page.gauge("queen_db_pool_size", "Most database connections.", metrics.pool_size);
     page.gauge("queen_db_pool_idle", "Open and without a call in flight.", open.saturating_sub(busy));
     page.gauge("queen_db_pool_active", "With a call in flight.", busy);
-    page.gauge("queen_maintenance_mode_enabled", "Push maintenance.", 0);
-    page.gauge("queen_file_buffer_pending", "Spooled messages that are not drained.", 0);
-    page.gauge("queen_file_buffer_failed", "Spool writes that failed.", 0);
-    page.gauge("queen_file_buffer_db_healthy", "The spool believes the database works.", 1);
-    page.gauge("queen_file_buffer_quarantined_files", "Spool files set aside.", 0);
+}
+
+/// The spool, with some families of our own behind those of operations 5.4.1.
+fn buffer(page: &mut Page, spool: &Numbers, maintenance: bool) {
+    page.gauge("queen_maintenance_mode_enabled", "Push maintenance.", maintenance as u8);
+    page.gauge("queen_file_buffer_pending", "Spooled messages that are not drained.", spool.pending);
+    page.gauge("queen_file_buffer_failed", "Messages that could not be spooled.", spool.failed);
+    page.gauge("queen_file_buffer_db_healthy", "The spool believes the database works.", spool.db_healthy as u8);
+    page.gauge("queen_file_buffer_quarantined_files", "Spool files set aside.", spool.quarantined);
+    page.gauge("queen_file_buffer_files", "Spool files that wait or are being written.", spool.files);
+    page.gauge("queen_file_buffer_bytes", "Their size.", spool.bytes);
+    page.gauge(
+        "queen_file_buffer_recovering",
+        "What an earlier process left is being counted.",
+        spool.recovering as u8,
+    );
+    page.counter("queen_file_buffer_written_total", "Messages spooled.", spool.written);
+    page.counter("queen_file_buffer_drained_total", "Spooled messages decided, duplicates included.", spool.drained);
+    page.counter("queen_file_buffer_duplicates_total", "Of these, found stored already.", spool.duplicates);
+    page.counter("queen_file_buffer_refused_total", "Spooled messages the database refuses, set aside.", spool.refused);
+    page.counter("queen_file_buffer_damages_total", "Damaged places met in spool files.", spool.damages);
+    page.counter("queen_file_buffer_damaged_bytes_total", "Bytes of them.", spool.damaged_bytes);
+    page.counter("queen_file_buffer_wall_clock_total", "Starts on the machine's clock.", spool.wall_clock);
 }
 
 /// Source: operations 5.4.2 and the dead letters of 5.4.3. Keys the reply lacks leave their family out.
@@ -182,7 +202,7 @@ mod tests {
         let _parked = metrics.park(0, "a\"b\\c\nd".into());
         let cluster = serde_json::json!({"pushMessages": 5, "ackMessages": 3, "ackFailed": 1, "deadLetters": 2,
             "deadLettersByQueue": [{"queue": "q", "count": 2}]});
-        let text = text(&metrics, Some(&cluster));
+        let text = text(&metrics, &Numbers::default(), false, Some(&cluster));
         let mut families = HashSet::new();
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
@@ -200,7 +220,7 @@ mod tests {
 
     #[test]
     fn without_the_database_its_families_are_absent() {
-        let text = text(&Metrics::new(1, 1), None);
+        let text = text(&Metrics::new(1, 1), &Numbers::default(), false, None);
         assert!(!text.contains("queen_cluster_") && !text.contains("queen_dlq_"));
     }
 }

@@ -1,6 +1,7 @@
 //! The periodic `rates` and `sizes` lines. Source: operations 5.5.
 
 use super::metrics::{Metrics, Op, Sums, resident_bytes};
+use crate::spool::Status;
 use queen_shards::activity::BusyQueue;
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,13 +9,15 @@ use std::time::Instant;
 /// Remembers the last reading; the control thread calls [`Rates::log`] every `QUEEN_LOG_RATES_MS`.
 pub struct Rates {
     metrics: Arc<Metrics>,
+    spool: Arc<Status>,
     last: Sums,
+    last_buffered: u64,
     at: Instant,
 }
 
 impl Rates {
-    pub fn new(metrics: Arc<Metrics>) -> Rates {
-        Rates { last: metrics.sums(), metrics, at: Instant::now() }
+    pub fn new(metrics: Arc<Metrics>, spool: Arc<Status>) -> Rates {
+        Rates { last: metrics.sums(), metrics, spool, last_buffered: 0, at: Instant::now() }
     }
 
     /// Writes one `rates` line, one for each of the busiest queues, and one `sizes` line, about the time since the last
@@ -24,6 +27,8 @@ impl Rates {
         let now = sums.since(&self.last);
         let secs = self.at.elapsed().as_secs_f64().max(0.001);
         (self.last, self.at) = (sums, Instant::now());
+        let spool = self.spool.numbers();
+        let buffered = spool.written - std::mem::replace(&mut self.last_buffered, spool.written);
         let per_sec = |n: u64| format!("{:.1}", n as f64 / secs);
         let [p50_push, p99_push] = self.metrics.round_trip_ms(Op::Push, [0.5, 0.99]);
         let [p99_pop] = self.metrics.round_trip_ms(Op::Pop, [0.99]);
@@ -47,7 +52,7 @@ impl Rates {
             parked = parked,
             pool = format_args!("{busy}/{open}/{}", self.metrics.pool_size),
             pool_waiting = 0,
-            buffered = 0,
+            buffered = buffered,
         );
         for busy in busiest {
             let BusyQueue { tenant, queue, activity, hot } = busy;
@@ -68,8 +73,8 @@ impl Rates {
             "sizes",
             tail_mb = format_args!("{:.1}", tails as f64 / 1048576.0),
             window_mb = format_args!("{:.1}", windows as f64 / 1048576.0),
-            spool_pending = 0,
-            spool_healthy = true,
+            spool_pending = spool.pending,
+            spool_healthy = spool.db_healthy,
             rss_gb = format_args!("{:.3}", resident_bytes() as f64 / 1e9),
         );
     }

@@ -160,6 +160,36 @@ fn keys_outlive_their_segments_until_their_clock_has_passed() {
     assert_eq!(db.sql("select count(*) from queen.evidence_marks"), "0");
 }
 
+/// Architecture 13, rule 14.
+#[test]
+fn evidence_stays_while_a_spool_may_need_it() {
+    let db = Db::new();
+    queue(&db, "q", 1, 10);
+    rules(&db, "q", json!({"retentionEnabled": true, "retentionSeconds": 1350, "dedupWindowSeconds": 3600}));
+    sweep(&db);
+    let broker = "0190f5c0-0000-7000-8000-000000000001";
+    let floor = |args: Value| db.call("set_spool_floor", args);
+    let two_hours_ago = db.sql("select (extract(epoch from now() - interval '2 hours') * 1000)::bigint");
+    let oldest: i64 = two_hours_ago.parse().unwrap();
+    assert_eq!(floor(json!({"broker": broker, "oldestMs": oldest})), json!({"floors": 1}));
+    db.sql("update queen.evidence set created_at = created_at - interval '1 hour'");
+    let forget = || {
+        db.sql("update queen.evidence_marks set look_at = now()");
+        db.call("forget_evidence", json!({"limit": 100}))
+    };
+    assert_eq!(forget(), json!({"due": true, "rows": 0}), "an undrained record of two hours ago has an hour behind it");
+    // A broker that is there and has nothing to drain holds up nothing that is older than its last word.
+    assert_eq!(floor(json!({"broker": broker})), json!({"floors": 1}));
+    assert_eq!(forget(), json!({"due": true, "rows": 5}));
+    // One that vanished counts for a day.
+    floor(json!({"broker": broker, "oldestMs": oldest}));
+    db.sql("update queen.spool_floors set seen_at = seen_at - interval '23 hours'");
+    assert_eq!(db.sql("select queen.spool_floor() < now() - interval '1 hour'"), "t");
+    db.sql("update queen.spool_floors set seen_at = seen_at - interval '2 hours'");
+    assert_eq!(db.sql("select queen.spool_floor() < now() - interval '1 hour'"), "f");
+    assert_eq!(floor(json!({"broker": broker, "gone": true})), json!({"floors": 0}));
+}
+
 /// A sweep with nothing due reads no partition, however many there are. Source: operations 6.3; issue 3, item 5.
 #[test]
 fn a_sweep_costs_what_is_due_not_what_exists() {

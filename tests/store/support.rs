@@ -187,7 +187,7 @@ pub fn lane(queue: &str, partition: &str) -> LaneKey {
 pub fn segment(lane: u32, rel: u32, count: u32, seed: u64) -> AppendSegment {
     let keys: Vec<u8> = (0..count).flat_map(|i| ((seed as u128) << 32 | i as u128).to_le_bytes()).collect();
     let frames = Bytes::from(vec![b'f'; 40 * count as usize]);
-    AppendSegment { lane, rel, count, flags: 1, keys: keys.into(), frames, packed: None }
+    AppendSegment { lane, rel, count, flags: 1, accepted_at: None, keys: keys.into(), frames, packed: None }
 }
 
 pub fn one_segment(partition: PartitionId, expect: i64, count: u32) -> Append {

@@ -81,7 +81,7 @@ impl Store {
     fn write(&mut self, now: Stamp, keys: Bytes) {
         let base = Offset(self.last + 1);
         self.last += keys.len() as i64 / 16;
-        self.log.push(KeysRow { base, created_at: now, keys });
+        self.log.push(KeysRow { base, created_at: now, accepted_at: None, keys });
     }
 
     fn append(&mut self, now: Stamp, append: Append) -> AppendOutcome {
@@ -207,7 +207,9 @@ impl World {
                             events.push(event);
                         }
                     }
-                    Effect::Move { .. } | Effect::Bundle { .. } => panic!("nobody pops"),
+                    Effect::Move { .. } | Effect::Bundle { .. } | Effect::Spool { .. } | Effect::Drained { .. } => {
+                        panic!("nobody pops")
+                    }
                 }
             }
             let due = self.shard.deadline().is_some_and(|at| at <= Micros(self.now));

@@ -31,7 +31,8 @@ impl Store {
             if self.strikes(rng, Planted::LoseEvidence, 1000) {
                 continue;
             }
-            let evidence = Evidence { count: row.count, created_at: row.created_at, keys: row.keys };
+            let evidence =
+                Evidence { count: row.count, created_at: row.created_at, accepted_at: row.accepted_at, keys: row.keys };
             self.evidence.insert((id, base), evidence);
         }
     }
@@ -95,6 +96,7 @@ impl Store {
         let segment = Segment {
             count: messages.len() as u32,
             created_at,
+            accepted_at: None,
             codec: Codec::Raw,
             flags,
             raw_len: frames.len() as u32,

@@ -99,6 +99,8 @@ impl Shared {
 /// A client's view of one step.
 pub struct Ctx<'a> {
     pub t: u64,
+    /// Push maintenance is on at the client's broker.
+    pub maintenance: bool,
     pub rng: &'a mut Rng,
     pub plan: &'a Plan,
     pub shared: &'a mut Shared,

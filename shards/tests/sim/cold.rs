@@ -292,11 +292,13 @@ impl Store {
         let live = self.segments.range((id, Offset(i64::MIN))..=(id, to)).map(|((_, base), row)| KeysRow {
             base: *base,
             created_at: row.created_at,
+            accepted_at: row.accepted_at,
             keys: row.keys.clone(),
         });
         let past = self.evidence.range((id, Offset(i64::MIN))..=(id, to)).map(|((_, base), row)| KeysRow {
             base: *base,
             created_at: row.created_at,
+            accepted_at: row.accepted_at,
             keys: row.keys.clone(),
         });
         let mut rows: Vec<KeysRow> = past.chain(live).collect();
@@ -307,6 +309,9 @@ impl Store {
         rows.sort_by_key(|row| row.base);
         if self.strikes(rng, Planted::ForgetKeys, 500) {
             rows.clear();
+        }
+        if self.planted == Some(Planted::ForgetAcceptance) {
+            rows.iter_mut().for_each(|row| row.accepted_at = None);
         }
         if newest_first {
             rows.reverse();

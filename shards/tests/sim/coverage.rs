@@ -24,6 +24,8 @@ things! {
     HeldByDelay, HeldByWindow,
     Conflated, ConflatedSeveral, ConflationConflict, NewestRead,
     BundleCommitted, BundleDuplicate, BundleStale, BundleRefused,
+    Buffered, SpoolFailed, SpoolDamaged, FoundAtStart, MaintenancePush,
+    Drained, DrainedDuplicate, DrainedAgain, DrainRefused, BufferedThenQueued,
     Sealed, RunRowsRead, RunsLoaded, RunsDropped, RunGone,
 }
 

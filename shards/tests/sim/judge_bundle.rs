@@ -108,6 +108,7 @@ impl Store {
             let segment = Segment {
                 count: lane.draft.count,
                 created_at: *created_at,
+                accepted_at: None,
                 codec: Codec::Raw,
                 flags: lane.draft.flags,
                 raw_len: lane.draft.frames.len() as u32,
@@ -201,6 +202,7 @@ impl Oracle {
                     count: lane.draft.count,
                     flags: lane.draft.flags,
                     created_at,
+                    accepted_at: None,
                     frames: lane.draft.frames.clone(),
                     codec: Codec::Raw,
                     body: lane.draft.frames.clone(),

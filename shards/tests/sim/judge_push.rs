@@ -9,7 +9,7 @@ use bytes::Bytes;
 use queen_shards::command::DraftVerdict;
 use queen_shards::effect::{Append, AppendOutcome, LaneOutcome, key_at};
 use queen_shards::ids::{Offset, PartitionId};
-use queen_shards::limits::{COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX};
+use queen_shards::limits::{ACCEPTED_JOIN_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX};
 
 /// Longest a transaction takes from its preparation to its bundle.
 const PREPARING_US: u64 = 500_000;
@@ -82,6 +82,7 @@ impl Oracle {
                     count: segment.count,
                     flags: segment.flags,
                     created_at,
+                    accepted_at: segment.accepted_at,
                     frames: segment.frames.clone(),
                     codec: *codec,
                     body: body.clone(),
@@ -114,7 +115,7 @@ impl Oracle {
             let since = ask.and_then(|ask| ask.delivered).map_or(emitted, |delivered| delivered.t);
             let bundled = ask.is_some_and(|ask| matches!(ask.ask, Ask::Bundle(_)));
             let since = if bundled { since.saturating_sub(PREPARING_US) } else { since };
-            self.check_window(now, since, id, key, segment.created_at, offset);
+            self.check_window(now, since, id, key, (segment.created_at, segment.accepted_at), offset);
             rows.push((one.id, key));
             at += len;
         }
@@ -133,7 +134,11 @@ impl Oracle {
             self.cover.hit(Thing::PackedStored);
         }
         part.notes.push((now.t, note));
+        let (base, ours) = (segment.base, segment.broker.is_some());
         part.write(segment, &rows);
+        for (i, (message, _)) in rows.iter().enumerate().filter(|_| ours) {
+            self.check_order(id, *message, base.plus(i as i64));
+        }
     }
 
     /// What is written was pushed, to these names, with this key and these bytes, and is written once.
@@ -154,7 +159,9 @@ impl Oracle {
         let twice = pushed.written.replace((id, offset));
         self.must(names, id, "a message is stored in another partition than it was pushed to");
         self.must(same, id, "a message is stored altered");
-        self.must(twice.is_none(), id, "one pushed message is stored twice");
+        // Of a deleted queue nothing is left: a record whose outcome was unknown begins anew with the names.
+        let again = twice.is_some_and(|(before, _)| self.ledger.parts[&before].alive || before == id);
+        self.must(!again, id, "one pushed message is stored twice");
     }
 
     /// C3: two stored messages of one key are never closer than the window.
@@ -164,17 +171,22 @@ impl Oracle {
         since: u64,
         id: PartitionId,
         key: queen_shards::ids::Key,
-        created_at: queen_shards::ids::Stamp,
+        (created_at, accepted_at): (queen_shards::ids::Stamp, Option<queen_shards::ids::Stamp>),
         offset: Offset,
     ) {
         let part = &self.ledger.parts[&id];
         let Some(before) = part.offsets.get(&key).and_then(|offsets| offsets.last()) else { return };
-        let age = created_at.0 - part.messages[before.0 as usize].created_at.0;
+        let earlier = &part.messages[before.0 as usize];
+        let age = match accepted_at {
+            Some(accepted_at) => accepted_at.0.abs_diff(earlier.accepted_at.0) as i64,
+            None => created_at.0 - earlier.created_at.0,
+        };
         let options = self.ledger.queues[&part.queue].possible(since, now.t);
         let window = options.map(|options| options.dedup_secs as i64 * 1_000_000).min().unwrap_or(0);
         // What retention's evidence clock has let go is free, whatever the window says now.
         let known = *before >= part.forgotten;
-        if known && window > 0 && age < window - self.slack_us {
+        let joined = if accepted_at.is_some() { ACCEPTED_JOIN_US } else { 0 };
+        if known && window > 0 && age < window - self.slack_us - joined {
             self.fail(Some(id), &format!("one key is stored twice, at {before} and {offset}, {age} us apart"));
         }
         self.hit(Thing::KeyFreeAgain);
@@ -195,14 +207,12 @@ impl Oracle {
                         self.fail(partition, &format!("{what}; verdict {verdict:?} of keys {:?}", draft.keys));
                     }
                 }
+                DraftVerdict::Buffered => self.buffered(now, index, draft),
                 DraftVerdict::Failed => {
                     self.hit(Thing::PushFailed);
-                    let (at, since) = (self.asks[index].at, self.asks[index].delivered.expect("delivered").t);
-                    let fair =
-                        draft.poison || self.disturbed(at, since) || self.poisoned(&draft.queue, &draft.partition);
-                    if !fair {
+                    if !self.disk_fails {
                         let id = self.ledger.named.get(&(draft.queue.clone(), draft.partition.clone()));
-                        self.fail(id.and_then(|ids| ids.last().copied()), "a push failed without a fault");
+                        self.fail(id.and_then(|ids| ids.last().copied()), "a push failed, and disks never do");
                     }
                 }
                 DraftVerdict::Refused(why) if draft.poison => {
@@ -212,15 +222,6 @@ impl Oracle {
             }
         }
         self.asks[index].ask = Ask::Push(drafts);
-    }
-
-    /// Whether a message that the store refuses is under way to these names.
-    fn poisoned(&self, queue: &str, partition: &str) -> bool {
-        let pushes = self.asks.iter().filter_map(|asked| match &asked.ask {
-            Ask::Push(drafts) => Some(drafts),
-            _ => None,
-        });
-        pushes.flatten().any(|draft| draft.poison && &*draft.queue == queue && &*draft.partition == partition)
     }
 
     fn judge_stored(
@@ -263,6 +264,9 @@ impl Oracle {
         }
         for duplicate in duplicates {
             self.judge_duplicate(now, index, id, draft, duplicate).map_err(|what| (Some(id), what))?;
+        }
+        if self.awaited.contains_key(&(self.asks[index].at.0, draft.queue.clone(), draft.partition.clone())) {
+            self.cover.hit(Thing::BufferedThenQueued);
         }
         self.cover.hit(if fresh.is_empty() { Thing::Duplicates } else { Thing::Stored });
         if !fresh.is_empty() {

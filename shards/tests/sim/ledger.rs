@@ -22,6 +22,8 @@ pub struct Written {
     pub id: MessageId,
     pub key: Key,
     pub created_at: Stamp,
+    /// When it was accepted, of what waited in a spool; else when it was stored.
+    pub accepted_at: Stamp,
     /// Which of the segments holds it.
     pub segment: u32,
 }
@@ -31,6 +33,7 @@ pub struct WrittenSegment {
     pub count: u32,
     pub flags: u8,
     pub created_at: Stamp,
+    pub accepted_at: Option<Stamp>,
     pub frames: Bytes,
     pub codec: Codec,
     pub body: Bytes,
@@ -76,7 +79,8 @@ impl Part {
             let offset = segment.base.plus(i as i64);
             self.offsets.entry(*key).or_default().push(offset);
             let (created_at, at) = (segment.created_at, self.segments.len() as u32);
-            self.messages.push(Written { id: *id, key: *key, created_at, segment: at });
+            let accepted_at = segment.accepted_at.unwrap_or(created_at);
+            self.messages.push(Written { id: *id, key: *key, created_at, accepted_at, segment: at });
         }
         self.segments.push(segment);
     }

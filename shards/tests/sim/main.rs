@@ -14,10 +14,12 @@ mod client;
 mod cold;
 mod consumer;
 mod coverage;
+mod disk;
 mod explain;
 mod frame;
 mod judge_ack;
 mod judge_bundle;
+mod judge_drain;
 mod judge_pop;
 mod judge_push;
 mod ledger;
@@ -56,8 +58,17 @@ fn simulate(seed: u64, turns: u64, planted: Planted, verbose: bool) -> Trace {
     }
     world.heal();
     let deadline = world.t + DRAIN_US;
-    while !world.clients_idle() || world.store_busy() {
-        let open = world.step(deadline);
+    while !world.clients_idle() || world.store_busy() || !world.disks_empty() {
+        if world.t > deadline {
+            let what = format!(
+                "not done: clients idle {}, store busy {}, disks empty {}",
+                world.clients_idle(),
+                world.store_busy(),
+                world.disks_empty()
+            );
+            world.oracle.fail(None, &what);
+        }
+        let open = world.step(u64::MAX);
         if !open {
             world.oracle.fail(None, "clients wait for ever");
         }

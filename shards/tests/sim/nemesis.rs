@@ -32,6 +32,7 @@ impl World {
             (plan.foreign, 6),
             (plan.faults.outage, 7),
             (plan.retention, 8),
+            (plan.maintenance, 9),
         ];
         let acts: Vec<u32> = may.into_iter().filter(|(may, _)| *may).map(|(_, act)| act).collect();
         if acts.is_empty() {
@@ -54,6 +55,11 @@ impl World {
                 self.outage(lasts);
             }
             8 => self.purge(),
+            9 if self.rng.chance(200) => {
+                let broker = self.rng.index(self.plan.brokers.len());
+                let on = !self.disks[broker].maintenance;
+                self.switch_maintenance(broker, on);
+            }
             _ => {}
         }
     }
@@ -84,7 +90,11 @@ impl World {
         let Some(id) = self.any_partition() else { return };
         let queue = &self.oracle.ledger.queues[&self.oracle.ledger.parts[&id].queue];
         let window = queue.versions.iter().map(|(_, _, options)| options.dedup_secs).max().unwrap_or(0).max(10);
-        let before = Stamp(self.moment().stamp.0 - window as i64 * 1_000_000 - 1_000_000);
+        // Nor what an undrained record of any broker may need. Source: architecture 13.14.
+        let floor = self.disks.iter().filter_map(|disk| disk.floor()).min().unwrap_or(Stamp(i64::MAX));
+        let newest = self.moment().stamp.min(floor);
+        let newest = self.oracle.oldest_push().map_or(newest, |oldest| newest.min(oldest));
+        let before = Stamp(newest.0 - window as i64 * 1_000_000 - 1_000_000);
         if let Some(to) = self.store.purge_evidence(id, before) {
             self.oracle.hit(Thing::EvidencePurged);
             self.oracle.ledger.parts.get_mut(&id).expect("known").forgotten = to;
@@ -198,6 +208,7 @@ impl World {
             count: row.count,
             flags: row.flags,
             created_at: row.created_at,
+            accepted_at: None,
             frames: row.body.clone(),
             codec: Codec::Raw,
             body: row.body,

@@ -121,6 +121,13 @@ pub struct Oracle {
     /// When a bundle that moves a cursor was last answered.
     pub bundle_ends: BTreeMap<(PartitionId, GroupId), u64>,
     pub verbose: bool,
+    /// Writes of the spool may fail.
+    pub disk_fails: bool,
+    /// Nothing goes wrong: see [`crate::plan::Plan::calm`].
+    pub calm: bool,
+    /// Messages that were answered `buffered` and are not decided, and those that are.
+    pub awaited: BTreeMap<crate::judge_drain::Lane, Vec<crate::judge_drain::Awaited>>,
+    pub decided: std::collections::HashSet<MessageId>,
 }
 
 impl Oracle {
@@ -150,6 +157,10 @@ impl Oracle {
             bundle_moves: BTreeSet::new(),
             bundle_ends: BTreeMap::new(),
             verbose: false,
+            disk_fails: false,
+            calm: false,
+            awaited: BTreeMap::new(),
+            decided: Default::default(),
         }
     }
 
@@ -177,7 +188,7 @@ impl Oracle {
     /// A client sends a command.
     pub fn sent(&mut self, now: Moment, at: At, slot: Slot, command: &Command) {
         let ask = match command {
-            Command::Push { drafts } => Ask::Push(self.sent_drafts(now, drafts)),
+            Command::Push { drafts } | Command::Spool { drafts } => Ask::Push(self.sent_drafts(now, drafts)),
             Command::Pop(pop) => Ask::Pop(pop.clone()),
             Command::Ack { sets } => Ask::Ack(sets.clone()),
             Command::GiveBack { lease, claims } => Ask::GiveBack { lease: *lease, claims: claims.clone() },
@@ -368,6 +379,7 @@ impl Oracle {
         if let Some((at, _)) = self.flying.iter().find(|(_, flying)| busy(flying)) {
             self.fail(None, &format!("{at:?} has store calls in flight for ever"));
         }
+        self.check_awaited();
         for (id, row) in &store.partitions {
             let part = &self.ledger.parts[id];
             self.must(part.last_offset() == row.last_offset, *id, "the partition row and the ledger disagree");

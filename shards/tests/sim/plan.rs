@@ -28,6 +28,8 @@ pub struct Faults {
     pub outage: bool,
     pub poison: bool,
     pub jumps: bool,
+    /// Writes of the spool, per mille.
+    pub disk: u32,
 }
 
 pub struct Plan {
@@ -43,6 +45,8 @@ pub struct Plan {
     pub deletes: bool,
     pub configures: bool,
     pub seeks: bool,
+    /// Push maintenance comes and goes.
+    pub maintenance: bool,
     /// How long a store call takes each way, in microseconds, and how long a late one.
     pub latency: (u64, u64),
     pub late_us: u64,
@@ -77,6 +81,7 @@ impl Plan {
             outage: !calm && rng.chance(200),
             poison: !calm && rng.chance(100),
             jumps: !calm && rng.chance(150),
+            disk: 0,
         };
         let foreign = !solo && (brokers.len() == 1 || rng.chance(200));
         let queues = (0..rng.range(1, 3)).map(|n| queue(rng, n)).collect();
@@ -100,6 +105,7 @@ impl Plan {
             deletes: rng.chance(120),
             configures: rng.chance(250),
             seeks: rng.chance(150),
+            maintenance: false,
             latency: *rng.pick(&[(50, 400), (200, 2_000), (500, 8_000)]),
             late_us: *rng.pick(&[50_000, 300_000, 2_500_000]),
             producers: rng.range(1, 4) as usize,
@@ -118,6 +124,21 @@ impl Plan {
             self.memory.0 = 500;
             self.sealing = (rng.range(17, 60) as usize, *rng.pick(&[8, 30, 100]));
         }
+    }
+
+    /// What goes wrong with disks. Decided by a generator of its own.
+    pub fn break_disks(&mut self, rng: &mut Rng) {
+        if rng.chance(200) {
+            self.faults.disk = rng.range(5, 300) as u32;
+        }
+        self.maintenance = rng.chance(150);
+    }
+
+    /// Nothing goes wrong that sends a push to the spool.
+    pub fn calm(&self) -> bool {
+        let faults = &self.faults;
+        let store = faults.busy + faults.unavailable + faults.unknown + faults.late;
+        store == 0 && !faults.outage && !faults.poison && !self.restarts && !self.maintenance
     }
 
     /// Nobody else writes, so whatever happens to the log is known to the one engine.

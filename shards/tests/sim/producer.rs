@@ -90,7 +90,13 @@ impl Producer {
         for (shard, (drafts, groups)) in by_shard {
             let slot = ctx.shared.slot(self.home);
             self.open.insert(slot, groups);
-            ctx.send(shard, slot, Command::Push { drafts });
+            let command = if ctx.maintenance {
+                ctx.cover.hit(Thing::MaintenancePush);
+                Command::Spool { drafts }
+            } else {
+                Command::Push { drafts }
+            };
+            ctx.send(shard, slot, command);
         }
     }
 

@@ -51,6 +51,14 @@ pub enum Planted {
     LoseEvidence,
     /// Rows of sealed runs come back empty.
     EmptyRunRow,
+    /// A record that was answered is not on disk.
+    LoseSpooled,
+    /// The spool drains from its end.
+    DrainNewestFirst,
+    /// Acceptance times of stored messages are not told.
+    ForgetAcceptance,
+    /// A restart loses records that were answered.
+    SpooledEarly,
     /// A conflating lease is not marked.
     ForgetMark,
     /// The newest record is not the newest.
@@ -74,6 +82,10 @@ pub const PLANTED: &[Planted] = &[
     Planted::HalfBundle,
     Planted::LoseEvidence,
     Planted::EmptyRunRow,
+    Planted::LoseSpooled,
+    Planted::DrainNewestFirst,
+    Planted::ForgetAcceptance,
+    Planted::SpooledEarly,
     Planted::ForgetMark,
     Planted::OldNewest,
 ];
@@ -95,6 +107,7 @@ pub struct Partition {
 pub struct Segment {
     pub count: u32,
     pub created_at: Stamp,
+    pub accepted_at: Option<Stamp>,
     pub codec: Codec,
     pub flags: u8,
     pub raw_len: u32,
@@ -105,6 +118,7 @@ pub struct Segment {
 pub struct Evidence {
     pub count: u32,
     pub created_at: Stamp,
+    pub accepted_at: Option<Stamp>,
     pub keys: Bytes,
 }
 
@@ -267,6 +281,7 @@ impl Store {
             let row = Segment {
                 count: segment.count,
                 created_at,
+                accepted_at: segment.accepted_at,
                 codec,
                 flags: segment.flags,
                 raw_len: segment.frames.len() as u32,

@@ -26,11 +26,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Something that will happen.
-enum Due {
+pub enum Due {
     Deliver { at: At, epoch: u64, event: Event },
     Turn { at: At, epoch: u64 },
     Execute { ticket: u64 },
     Client { client: usize, input: Input },
+    Disk(crate::disk::Step),
     Admin,
 }
 
@@ -98,6 +99,8 @@ pub struct World {
     /// When the last command of a client to a shard arrives: the next one does not overtake it.
     sent: BTreeMap<(usize, usize), u64>,
     outage_until: u64,
+    pub(crate) disks: Vec<crate::disk::Disk>,
+    pub(crate) disk_rng: Rng,
     window_bytes: BTreeMap<At, usize>,
     inbox: Vec<Event>,
     effects: Vec<Effect>,
@@ -117,8 +120,11 @@ impl World {
         let mut rng = Rng::new(seed);
         let mut plan = Plan::new(&mut rng);
         plan.seal(&mut Rng::new(seed ^ 0x5ea1));
+        plan.break_disks(&mut Rng::new(seed ^ 0xb4d));
         let mut oracle = Oracle::new(seed, planted, Coverage::default());
         oracle.solo = plan.solo();
+        oracle.disk_fails = plan.faults.disk > 0;
+        oracle.calm = plan.calm();
         oracle.shards_of = plan.brokers.clone();
         oracle.window_batch = plan.window_batch;
         oracle.verbose = verbose;
@@ -145,6 +151,8 @@ impl World {
             owner: BTreeMap::new(),
             sent: BTreeMap::new(),
             outage_until: 0,
+            disks: Vec::new(),
+            disk_rng: crate::disk::rng(seed),
             window_bytes: BTreeMap::new(),
             inbox: Vec::new(),
             effects: Vec::new(),
@@ -161,6 +169,7 @@ impl World {
     fn furnish(&mut self) {
         for broker in 0..self.plan.brokers.len() {
             let (offset, drift) = (self.rng.range(1, 10_000_000), self.plan.drift);
+            self.disks.push(crate::disk::Disk::default());
             self.brokers.push(Broker { shards: Vec::new(), epoch: 0, offset, drift, armed: Vec::new() });
             self.start(broker);
         }
@@ -229,6 +238,7 @@ impl World {
                 window_batch: self.plan.window_batch,
                 seal_keys_min: self.plan.sealing.0,
                 keys_page: self.plan.sealing.1,
+                spool_found: false,
             })
         });
         self.brokers[broker].shards = shards.collect();
@@ -241,6 +251,17 @@ impl World {
             self.due.insert((self.t, self.made), Due::Deliver { at: (broker, shard), epoch, event });
             self.made += 1;
         }
+        self.start_disk(broker);
+    }
+
+    /// How often a broker was started.
+    pub(crate) fn epoch(&self, broker: usize) -> u64 {
+        self.brokers[broker].epoch
+    }
+
+    /// The store does not answer.
+    pub(crate) fn is_out(&self) -> bool {
+        self.t < self.outage_until
     }
 
     /// The broker dies and comes back, knowing nothing.
@@ -284,7 +305,7 @@ impl World {
         (local - local * broker.drift / 1_000_000 + 2).max(0) as u64
     }
 
-    fn later(&mut self, after: u64, due: Due) {
+    pub(crate) fn later(&mut self, after: u64, due: Due) {
         self.due.insert((self.t + after, self.made), due);
         self.made += 1;
     }
@@ -313,6 +334,7 @@ impl World {
                 }
             }
             Due::Execute { ticket } => self.execute(ticket),
+            Due::Disk(step) => self.disk_turns(step),
             Due::Client { client, input } => self.act(client, input),
             Due::Admin => {
                 if !self.healed {
@@ -346,7 +368,12 @@ impl World {
             println!("{:>10} {at:?} < {event:?}", self.t);
         }
         match &event {
-            Event::Clock { .. } => {}
+            Event::Clock { .. }
+            | Event::Store { .. }
+            | Event::Spooled { .. }
+            | Event::Drain { .. }
+            | Event::SpoolFound { .. }
+            | Event::SpoolRead { .. } => {}
             Event::Command { slot, command } => self.oracle.delivered(now, at, *slot, command),
             Event::Appended { result, .. } => {
                 self.oracle.append_answered(at);
@@ -456,11 +483,15 @@ impl World {
                     sizes.waiting_bundles,
                     sizes.watches,
                     sizes.calls,
+                    sizes.spool_writes,
                 ];
-                if waiting != [0; 6] {
+                if waiting != [0; 7] {
                     self.oracle.fail(None, &format!("shard {:?} still holds something: {sizes:?}", (b, s)));
                 }
             }
+        }
+        if !self.disks_empty() {
+            self.oracle.fail(None, "records are left on disk");
         }
         self.oracle.finish(&self.store);
     }
@@ -497,6 +528,8 @@ impl World {
                 let after = self.rng.range(5, 300);
                 self.later(after, Due::Client { client, input: Input::Wake(slot) });
             }
+            Effect::Spool { token, record } => self.spool(at, token, record),
+            Effect::Drained { id, verdict } => self.drained(at, id, verdict),
             Effect::Append { commit, append } => {
                 self.oracle.emits_append(at, commit, &append);
                 self.dispatch(at, Asking::Append { commit, append });
@@ -628,6 +661,7 @@ impl World {
     fn act(&mut self, client: usize, input: Input) {
         let mut ctx = Ctx {
             t: self.t,
+            maintenance: self.disks[self.clients[client].1.broker].maintenance,
             rng: &mut self.rng,
             plan: &self.plan,
             shared: &mut self.shared,
@@ -704,6 +738,7 @@ impl World {
         self.healed = true;
         self.store.busy = 0;
         self.outage_until = 0;
+        (0..self.disks.len()).for_each(|broker| self.switch_maintenance(broker, false));
         self.oracle.healed = Some(self.t);
         for client in 0..self.clients.len() {
             self.later(1, Due::Client { client, input: Input::Heal });
@@ -779,6 +814,8 @@ impl World {
                 }
             }
             Effect::Wake { slot } => self.mix(slot.0 << 1),
+            Effect::Spool { token, record } => self.mix(*token ^ record.accepted_at.0 as u64),
+            Effect::Drained { id, .. } => self.mix(id.at),
             Effect::Append { append, .. } => {
                 for lane in &append.lanes {
                     self.mix(lane.partition.0 as u64);

@@ -14,6 +14,7 @@ const ENTRY_ROOM: usize = 200;
 enum Outcome {
     Queued { offset: Offset },
     Duplicate { id: MessageId, offset: Offset },
+    Buffered,
     Failed,
     Refused(&'static str),
 }
@@ -53,6 +54,7 @@ pub fn answer(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
                 out.extend_from_slice(b"\"duplicate\",\"offset\":");
                 push_int(&mut out, offset.0);
             }
+            Outcome::Buffered => out.extend_from_slice(b"\"buffered\""),
             Outcome::Failed => out.extend_from_slice(b"\"failed\""),
             Outcome::Refused(why) => {
                 out.extend_from_slice(b"\"error\",\"error\":");
@@ -68,11 +70,13 @@ pub fn answer(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
 /// The body of an answer with counts only: those that are always there, then those that are not 0. They add up to
 /// `count`. Source: binary forms 7.2.
 pub fn counts(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict]) -> Vec<u8> {
-    let (mut queued, mut duplicate, mut error, mut failed) = (0u64, 0u64, 0u64, 0u64);
+    let (mut queued, mut duplicate, mut error) = (0u64, 0u64, 0u64);
+    let (mut buffered, mut failed) = (0u64, 0u64);
     for i in 0..parsed.items.len() {
         match outcome(parsed, ids, fates, verdicts, i) {
             Outcome::Queued { .. } => queued += 1,
             Outcome::Duplicate { .. } => duplicate += 1,
+            Outcome::Buffered => buffered += 1,
             Outcome::Failed => failed += 1,
             Outcome::Refused(_) => error += 1,
         }
@@ -80,7 +84,9 @@ pub fn counts(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
     let mut out = Vec::with_capacity(128);
     out.push(b'{');
     let always = [("count", parsed.items.len() as u64), ("queued", queued), ("duplicate", duplicate), ("error", error)];
-    for (name, n) in always.into_iter().chain([("failed", failed)].into_iter().filter(|(_, n)| *n > 0)) {
+    for (name, n) in
+        always.into_iter().chain([("buffered", buffered), ("failed", failed)].into_iter().filter(|(_, n)| *n > 0))
+    {
         if out.len() > 1 {
             out.push(b',');
         }
@@ -112,6 +118,7 @@ fn lead(verdict: &DraftVerdict, index: u32) -> Outcome {
                 None => Outcome::Queued { offset: base.plus(index as i64 - before as i64) },
             }
         }
+        DraftVerdict::Buffered => Outcome::Buffered,
         DraftVerdict::Failed => Outcome::Failed,
         DraftVerdict::Refused(why) => Outcome::Refused(why),
     }

@@ -58,6 +58,28 @@ pub struct Plan {
 ///
 /// Linear in the body. Source: data plane 3.4, 3.5; architecture 4.
 pub fn plan(sender: Sender<'_>, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
+    build(sender, parsed, ids, keys, zstd_level, Leaders::of(parsed))
+}
+
+/// The same without layer 1: in push maintenance each item is spooled on its own. Source: data plane 3.7.
+pub fn plan_each(
+    sender: Sender<'_>,
+    parsed: &Parsed<'_>,
+    ids: &[MessageId],
+    keys: &KeyHasher,
+    zstd_level: i32,
+) -> Plan {
+    build(sender, parsed, ids, keys, zstd_level, Leaders::none())
+}
+
+fn build(
+    sender: Sender<'_>,
+    parsed: &Parsed<'_>,
+    ids: &[MessageId],
+    keys: &KeyHasher,
+    zstd_level: i32,
+    mut leaders: Leaders,
+) -> Plan {
     // What a client framed stays as it came unless its messages change: then they are framed here, from their items, as
     // those of any other form are. Source: binary forms 9, 15.3.
     let changes = |lane: &Lane| sender.producer.is_some() || (lane.encrypted && sender.cipher.is_some());
@@ -80,7 +102,6 @@ pub fn plan(sender: Sender<'_>, parsed: &Parsed<'_>, ids: &[MessageId], keys: &K
             Build { frames, came, count: 0, keys: Vec::with_capacity(keys), all_minted: true }
         })
         .collect();
-    let mut leaders = Leaders::of(parsed);
     let mut fates = Vec::with_capacity(parsed.items.len());
     let (mut uuid, mut envelope) = ([0; 36], Vec::new());
     for (i, item) in parsed.items.iter().enumerate() {
@@ -149,12 +170,6 @@ fn seals(cipher: &Cipher, payload: &str, envelope: &mut Vec<u8>) -> bool {
     sealed.is_ok()
 }
 
-/// The fates when nothing can be keyed: everything that is not refused leads, and will have failed.
-pub fn fates_without_keys(parsed: &Parsed<'_>) -> Vec<Fate> {
-    let refused = |lane: u32| parsed.lanes[lane as usize].refused.is_some();
-    parsed.items.iter().map(|item| if refused(item.lane) { Fate::Refused } else { Fate::Leads { index: 0 } }).collect()
-}
-
 struct Build {
     /// Messages that lead.
     count: u32,
@@ -200,6 +215,11 @@ struct Leaders {
 }
 
 impl Leaders {
+    /// Nobody follows.
+    fn none() -> Leaders {
+        Leaders { first: HashMap::default(), needed: false }
+    }
+
     fn of(parsed: &Parsed<'_>) -> Leaders {
         let named = parsed.items.iter().filter(|item| item.transaction_id.is_some()).count();
         let capacity = if named > 1 { named } else { 0 };

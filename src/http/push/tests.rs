@@ -1,6 +1,6 @@
 use super::answer::answer;
 use super::parse::{Parsed, parse};
-use super::plan::{Fate, PACK_MIN, Plan, Sender, fates_without_keys, plan};
+use super::plan::{Fate, PACK_MIN, Plan, Sender, plan, plan_each};
 use queen_shards::command::{DraftVerdict, Duplicate};
 use queen_shards::frames::Frames;
 use queen_shards::ids::{MessageId, Offset, TenantId};
@@ -373,13 +373,25 @@ fn lanes_keep_the_order_of_first_appearance_however_many() {
     assert_eq!(plan.fates[4999], Fate::Follows { leader: 999 });
 }
 
+/// Data plane 3.7, and 3.5 for what follows an item that is buffered.
 #[test]
-fn without_keys_everything_acceptable_fails() {
-    let body = r#"{"items":[{"queue":"q","payload":1},{"queue":"","payload":1}]}"#;
+fn in_maintenance_every_item_is_on_its_own() {
+    let item = |queue: &str| format!(r#"{{"queue":"{queue}","transactionId":"t","payload":1}}"#);
+    let body = format!(r#"{{"items":[{},{},{}]}}"#, item("q"), item("q"), item(""));
     let parsed = parse(body.as_bytes()).unwrap();
-    let answer = answer(&parsed, &ids(2), &fates_without_keys(&parsed), &[DraftVerdict::Failed, DraftVerdict::Failed]);
-    let entries: Vec<serde_json::Value> = serde_json::from_slice(&answer).unwrap();
-    assert_eq!((&entries[0]["status"], &entries[1]["status"]), (&"failed".into(), &"error".into()));
+    let keys = KeyHasher::new(&[7; 16]);
+    let sender = || Sender { tenant: TenantId::DEFAULT, producer: None, cipher: None };
+    let each = plan_each(sender(), &parsed, &ids(3), &keys, 1);
+    assert_eq!(each.fates, [Fate::Leads { index: 0 }, Fate::Leads { index: 1 }, Fate::Refused]);
+    assert_eq!(each.drafts[0].count, 2);
+    for (plan, counts) in [(each, 2), (plan(sender(), &parsed, &ids(3), &keys, 1), 1)] {
+        assert_eq!(plan.drafts[0].count, counts);
+        let body = answer(&parsed, &ids(3), &plan.fates, &[DraftVerdict::Buffered, DraftVerdict::Refused("no")]);
+        let entries: Vec<serde_json::Value> = serde_json::from_slice(&body).unwrap();
+        let statuses: Vec<&str> = entries.iter().map(|entry| entry["status"].as_str().unwrap()).collect();
+        assert_eq!(statuses, ["buffered", "buffered", "error"]);
+        assert!(entries[0].get("offset").is_none());
+    }
 }
 
 /// Binary forms 15.3.

@@ -177,8 +177,16 @@ impl Broker {
         if !self.setup.env.iter().any(|(n, _)| n == "QUEEN_DATA_DIR") {
             command.env("QUEEN_DATA_DIR", self.log.parent().expect("a directory").join("data"));
         }
+        if !self.setup.env.iter().any(|(n, _)| n == "FILE_BUFFER_DIR") {
+            command.env("FILE_BUFFER_DIR", self.spool_dir());
+        }
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("dup")).stderr(log);
         *self.child.lock().unwrap() = Some(spawn(command, libc::SIGKILL).expect("the broker starts"));
+    }
+
+    /// Where its spool is, unless its setup says otherwise.
+    pub fn spool_dir(&self) -> PathBuf {
+        self.log.parent().expect("a directory").join("buffers")
     }
 
     #[track_caller]
@@ -234,6 +242,11 @@ impl Broker {
 
     pub fn try_wait(&self) -> Option<ExitStatus> {
         self.child.lock().unwrap().as_mut()?.try_wait().expect("wait")
+    }
+
+    /// Starts it again after [`Broker::kill`], and does not wait.
+    pub fn start_again(&self) {
+        self.launch_again();
     }
 
     /// Starts it again on the same port, database and directory, and waits until it is ready.
@@ -401,6 +414,17 @@ impl Broker {
              where q.name = '{queue}' order by d.failed_at, d.message_offset"
         );
         let rows = shared_postgres().query(self.database.as_ref().expect("a database"), &sql);
+        rows.lines().map(str::to_owned).collect()
+    }
+
+    /// How many dead letters a queue has on a PostgreSQL of its own.
+    #[track_caller]
+    pub fn dead_letters_on(&self, postgres: &Postgres, queue: &str) -> Vec<String> {
+        let sql = format!(
+            "select d.transaction_id from queen.dead_letters as d join queen.queues as q on q.id = d.queue_id \
+             where q.name = '{queue}'"
+        );
+        let rows = postgres.query(self.database.as_ref().expect("a database"), &sql);
         rows.lines().map(str::to_owned).collect()
     }
 

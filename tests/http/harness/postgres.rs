@@ -78,6 +78,34 @@ impl Postgres {
         }
     }
 
+    /// Stops all its processes where they are, without ending them.
+    pub fn freeze(&self) {
+        self.signal_all(libc::SIGSTOP);
+    }
+
+    /// Lets them go on.
+    pub fn thaw(&self) {
+        self.signal_all(libc::SIGCONT);
+    }
+
+    fn signal_all(&self, number: i32) {
+        let postmaster = self.server.lock().unwrap().as_ref().expect("a running server").id();
+        // The postmaster first: it makes no more backends then.
+        signal(postmaster, number);
+        let children = std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children"));
+        for pid in children.expect("procfs").split_whitespace().filter_map(|pid| pid.parse().ok()) {
+            signal(pid, number);
+        }
+    }
+
+    /// Runs SQL with psql and does not wait.
+    pub fn hold(&self, sql: &str) -> Child {
+        let mut psql = Command::new(self.bin.join("psql"));
+        psql.args(["-XAtq", "-h", "127.0.0.1", "-U", "postgres", "-d", "postgres"]);
+        psql.args(["-p", &self.port.to_string(), "-c", sql]).stdout(Stdio::null()).stderr(Stdio::null());
+        spawn(psql, libc::SIGKILL).expect("psql starts")
+    }
+
     /// Everything of the cluster: data, WAL, log.
     pub fn dir(&self) -> &Path {
         &self.dir

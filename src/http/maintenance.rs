@@ -1,0 +1,148 @@
+//! The operator's switches for pushes and pops. Two flags for the whole cell: memory of each broker decides, a row of
+//! `queen.system_state` makes it last and tells the others. Source: operations 4.8; data plane 3.7.
+
+use super::json::error_body;
+use super::routes::Params;
+use super::{Request, Response};
+use crate::core_thread::Core;
+use crate::state::{StateCall, StateFn};
+use queen_shards::ids::TenantId;
+use serde_json::{Value, json};
+use std::rc::Rc;
+
+/// `GET /api/v1/system/maintenance`: the rows where the database answers, else memory.
+pub async fn get(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
+    if core.store_is_up() {
+        let call = StateCall { function: StateFn::Maintenance, tenant: TenantId::DEFAULT, args: json!({}) };
+        if let Some(flags) = core.state(call).await.ok().flatten().and_then(|text| Flags::read(&text)) {
+            core.set_push_maintenance(flags.push);
+            core.set_pop_maintenance(flags.pop);
+        }
+    }
+    let spool = core.spool();
+    let megabytes = spool.bytes as f64 / 1_048_576.0;
+    let body = json!({
+        "maintenanceMode": core.push_maintenance(), "popMaintenanceMode": core.pop_maintenance(),
+        "bufferedMessages": spool.pending, "bufferHealthy": spool.db_healthy,
+        "bufferStats": {
+            "pendingCount": spool.pending, "failedCount": spool.failed, "dbHealthy": spool.db_healthy,
+            "failedFiles": {
+                "count": spool.files, "totalBytes": spool.bytes, "totalMB": megabytes,
+                "failoverCount": spool.files, "qos0Count": 0,
+            },
+        },
+    });
+    Response::json(200, body.to_string())
+}
+
+/// `POST /api/v1/system/maintenance`
+pub async fn set(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
+    let on = match enabled(&request.body) {
+        Ok(on) => on,
+        Err(refusal) => return refusal,
+    };
+    core.set_push_maintenance(on);
+    write_row(core, "maintenance_mode", on).await;
+    let spool = core.spool();
+    let message = match on {
+        true => "Maintenance mode ENABLED. All PUSHes routing to file buffer.",
+        false => "Maintenance mode DISABLED. Background processor will drain buffer to DB.",
+    };
+    let body = json!({
+        "maintenanceMode": on, "bufferedMessages": spool.pending, "bufferHealthy": spool.db_healthy, "message": message,
+    });
+    Response::json(200, body.to_string())
+}
+
+/// `GET /api/v1/system/maintenance/pop`: memory only.
+pub async fn get_pop(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
+    let on = core.pop_maintenance();
+    let message = match on {
+        true => "Pop maintenance mode is ON. All POP operations return empty arrays.",
+        false => "Pop maintenance mode is OFF. Normal operation.",
+    };
+    Response::json(200, json!({"popMaintenanceMode": on, "message": message}).to_string())
+}
+
+/// `POST /api/v1/system/maintenance/pop`
+pub async fn set_pop(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
+    let on = match enabled(&request.body) {
+        Ok(on) => on,
+        Err(refusal) => return refusal,
+    };
+    core.set_pop_maintenance(on);
+    write_row(core, "pop_maintenance_mode", on).await;
+    let message = match on {
+        true => "Pop maintenance mode ENABLED. All POP operations will return empty arrays.",
+        false => "Pop maintenance mode DISABLED. Normal operation resumed.",
+    };
+    Response::json(200, json!({"popMaintenanceMode": on, "message": message}).to_string())
+}
+
+/// `GET /api/v1/system/shared-state`
+pub async fn shared_state(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
+    let body = json!({
+        "enabled": false, "reason": "single_node_segments_broker",
+        "maintenance_mode": core.push_maintenance(), "pop_maintenance_mode": core.pop_maintenance(),
+    });
+    Response::json(200, body.to_string())
+}
+
+/// As well as it can be: an operator switches while the database is away, too.
+async fn write_row(core: &Rc<Core>, key: &str, on: bool) {
+    if core.store_is_up() {
+        let args = json!({"key": key, "enabled": on});
+        let call = StateCall { function: StateFn::SetMaintenance, tenant: TenantId::DEFAULT, args };
+        if let Err(error) = core.state(call).await {
+            crate::warning!(
+                "maintenance",
+                "the switch is not stored; it holds on this broker",
+                key = key,
+                error = error
+            );
+        }
+    }
+}
+
+fn enabled(body: &[u8]) -> Result<bool, Response> {
+    let refused = |text: &str| Response::json(400, error_body(text));
+    let body: Value = serde_json::from_slice(body).map_err(|error| refused(&format!("bad body: {error}")))?;
+    body.get("enabled").and_then(Value::as_bool).ok_or_else(|| refused("enabled (boolean) is required"))
+}
+
+/// Both flags, as the database has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags {
+    pub push: bool,
+    pub pop: bool,
+}
+
+impl Flags {
+    /// Reads the reply of `queen.maintenance`.
+    pub fn read(text: &str) -> Option<Flags> {
+        let rows: Value = serde_json::from_str(text).ok()?;
+        Some(Flags { push: rows["push"].as_bool()?, pop: rows["pop"].as_bool()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_a_boolean_called_enabled() {
+        assert_eq!(enabled(br#"{"enabled":true,"more":1}"#).ok(), Some(true));
+        assert_eq!(enabled(br#"{"enabled":false}"#).ok(), Some(false));
+        for (body, starts) in [
+            (&b"{"[..], r#"{"error":"bad body: "#),
+            (b"", r#"{"error":"bad body: "#),
+            (b"{}", r#"{"error":"enabled (boolean) is required"}"#),
+            (br#"{"enabled":"true"}"#, r#"{"error":"enabled (boolean) is required"}"#),
+            (b"[]", r#"{"error":"enabled (boolean) is required"}"#),
+        ] {
+            let refusal = enabled(body).unwrap_err();
+            assert_eq!(refusal.status, 400);
+            assert!(refusal.body.starts_with(starts.as_bytes()), "{:?}", String::from_utf8_lossy(&refusal.body));
+        }
+    }
+}

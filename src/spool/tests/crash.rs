@@ -1,0 +1,200 @@
+//! Power cuts and disks that fail: `buffered` outlives them, and nothing else comes out.
+
+use super::sim::SimDisk;
+use super::*;
+use std::collections::BTreeSet;
+
+/// Crash images of `every_image_holds`. `SPOOL_SEEDS` sets another number.
+const IMAGES: u64 = 20_000;
+
+fn seeds() -> u64 {
+    std::env::var("SPOOL_SEEDS").ok().map_or(IMAGES, |text| text.parse().expect("a number"))
+}
+
+fn written(n: u64) -> SpoolRecord {
+    record(n, (n % 7) as usize * 60, n % 4 == 3)
+}
+
+/// One life of a spool up to a power cut, and what is read after it.
+fn image_holds(seed: u64) -> (usize, usize) {
+    let mut rng = Rng::new(seed);
+    let disk = SimDisk::default();
+    let limits = Limits { events_per_file: 2 + rng.below(20), ..limits() };
+    disk.cut_after(rng.below(150));
+    let (mut next, mut acked, mut done) = (0u64, Vec::new(), BTreeSet::new());
+    let mut lives = 0;
+    // The process may end by itself before the power does.
+    while let Ok((mut files, _)) = open(disk.clone(), MS + lives, limits.clone()) {
+        lives += 1;
+        survey(&mut files);
+        for _ in 0..rng.below(30) {
+            match rng.below(10) {
+                0..6 => {
+                    let batch: Vec<u64> = (next..next + 1 + rng.below(4)).collect();
+                    next += batch.len() as u64;
+                    let records: Vec<SpoolRecord> = batch.iter().map(|n| written(*n)).collect();
+                    let answers = block_on(files.append(&records));
+                    acked.extend(batch.iter().zip(answers).filter(|(_, ok)| *ok).map(|(n, _)| *n));
+                }
+                6..9 => {
+                    let some = block_on(files.read(1 + rng.below(6) as usize, 1 << 20));
+                    for one in some {
+                        let n = number(&one.record, written);
+                        if rng.chance(800) {
+                            // Decided before it is told, as a commit is.
+                            done.insert(n);
+                            block_on(files.decide(one.id, DrainVerdict::Stored { duplicates: 0 }));
+                        }
+                    }
+                }
+                _ => block_on(files.close_active()),
+            }
+        }
+        if lives > 3 {
+            break;
+        }
+    }
+    let after = disk.after_cut(&mut rng);
+    let (mut files, status) = open(after.clone(), MS + 100, limits).expect("the disk is back");
+    let found = survey(&mut files);
+    let records: u32 = found.values().map(|(_, records)| records).sum();
+    let came: Vec<u64> = read_all(&mut files).iter().map(|one| number(&one.record, written)).collect();
+    assert_eq!(records as usize, came.len(), "seed {seed}: the survey counts what is read");
+    let set: BTreeSet<u64> = came.iter().copied().collect();
+    assert_eq!(set.len(), came.len(), "seed {seed}: a record comes twice: {came:?}");
+    assert!(came.is_sorted(), "seed {seed}: out of order: {came:?}");
+    for n in &acked {
+        assert!(set.contains(n) || done.contains(n), "seed {seed}: record {n} was buffered and is lost; {came:?}");
+    }
+    assert_eq!(status.numbers().failed, 0);
+    (acked.len(), came.len())
+}
+
+#[test]
+fn every_image_holds() {
+    let next = std::sync::atomic::AtomicU64::new(0);
+    let total = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if seeds() <= seed {
+                        return;
+                    }
+                    let (acked, _) = image_holds(seed);
+                    total.fetch_add(acked as u64, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let total = total.into_inner();
+    assert!(total > seeds(), "not valid: only {total} records were buffered");
+}
+
+/// A batch that was not synced is not answered, and not read back by the process that knows it.
+#[test]
+fn what_failed_is_never_buffered_nor_read() {
+    for seed in 0..2_000 {
+        let mut rng = Rng::new(seed);
+        let disk = SimDisk::default();
+        let (mut files, status) = open(disk.clone(), MS, Limits { events_per_file: 8, ..limits() }).expect("opens");
+        disk.fail(150, seed);
+        let (mut acked, mut refused, mut came) = (Vec::new(), 0, Vec::new());
+        for n in 0..60 {
+            let answer = block_on(files.append(&[written(n)]));
+            match answer[0] {
+                true => acked.push(n),
+                false => refused += 1,
+            }
+            if rng.chance(300) {
+                came.extend(block_on(files.read(3, 1 << 20)));
+            }
+        }
+        came.extend(read_all(&mut files));
+        let numbers: Vec<u64> = came.iter().map(|one| number(&one.record, written)).collect();
+        assert_eq!(numbers, acked, "seed {seed}");
+        let failed: u64 = (0..60).filter(|n| !acked.contains(n)).map(|n| written(n).draft.count as u64).sum();
+        assert_eq!(status.numbers().failed, failed, "seed {seed}: {refused} records");
+        decide_all(&mut files, came);
+        assert_eq!(status.numbers().pending, 0, "seed {seed}");
+    }
+}
+
+/// Many waiting records cost one sync.
+#[test]
+fn records_that_wait_together_share_a_sync() {
+    let disk = SimDisk::default();
+    let (mut files, _) = open(disk.clone(), MS, limits()).expect("opens");
+    block_on(files.append(&[written(0)]));
+    let before = disk.syncs.get();
+    let batch: Vec<SpoolRecord> = (1..500).map(written).collect();
+    assert!(block_on(files.append(&batch)).into_iter().all(|ok| ok));
+    assert_eq!(disk.syncs.get(), before + 1);
+}
+
+#[test]
+fn a_full_disk_fails_and_room_ends_that() {
+    let disk = SimDisk::default();
+    let (mut files, status) = open(disk.clone(), MS, limits()).expect("opens");
+    disk.room(Some(40_000));
+    let mut acked = Vec::new();
+    for round in 0..60 {
+        for n in round * 20..round * 20 + 20 {
+            if block_on(files.append(&[written(n)]))[0] {
+                acked.push(n);
+            }
+        }
+        // Somebody makes room, and takes it again.
+        disk.room(Some(if round % 2 == 0 { 120_000 } else { 40_000 }));
+        if round % 10 == 9 {
+            let some = read_all(&mut files);
+            let came: Vec<u64> = some.iter().map(|one| number(&one.record, written)).collect();
+            assert_eq!(came, std::mem::take(&mut acked));
+            decide_all(&mut files, some);
+        }
+    }
+    assert!(status.numbers().failed > 100, "not valid: the disk was never full");
+    let (_, status) = open(disk.clone(), MS + 1, limits()).expect("boots on a full disk");
+    assert_eq!(status.numbers().damages, 0);
+}
+
+#[test]
+fn at_the_cap_pushes_fail_and_the_directory_stays_below_it() {
+    let disk = SimDisk::default();
+    let cap = 200_000;
+    let (mut files, status) = open(disk.clone(), MS, Limits { bytes_max: cap, events_per_file: 50 }).expect("opens");
+    let answers: Vec<bool> = (0..2_000).map(|n| block_on(files.append(&[written(n)]))[0]).collect();
+    let acked: Vec<u64> = (0..2_000).filter(|n| answers[*n as usize]).collect();
+    assert!(acked.len() > 100 && acked.len() < 1_900, "{} of 2000", acked.len());
+    let used: usize = disk.names().iter().filter_map(|name| disk.bytes(name)).map(|bytes| bytes.len()).sum();
+    assert!(used as u64 <= cap, "{used} bytes under a cap of {cap}");
+    assert!(status.numbers().bytes <= cap);
+    let came = read_all(&mut files);
+    assert_eq!(came.iter().map(|one| number(&one.record, written)).collect::<Vec<_>>(), acked);
+    decide_all(&mut files, came);
+    assert!(block_on(files.append(&[written(1)]))[0], "there is room again");
+}
+
+/// A record that is refused is set aside; its neighbours' file goes.
+#[test]
+fn poison_is_set_aside_alone() {
+    let disk = SimDisk::default();
+    let (mut files, status) = open(disk.clone(), MS, limits()).expect("opens");
+    block_on(files.append(&[written(0), written(1), written(2)]));
+    let came = block_on(files.read(10, 1 << 20));
+    for (n, one) in came.iter().enumerate() {
+        let verdict = if n == 1 { DrainVerdict::Refused } else { DrainVerdict::Stored { duplicates: 0 } };
+        block_on(files.decide(one.id, verdict));
+    }
+    let left = disk.names();
+    assert!(left.len() == 1 && left[0].starts_with("failed/queen-"), "{left:?}");
+    assert_eq!((status.numbers().quarantined, status.numbers().pending), (1, 0));
+    // What was set aside is a file of its own: an operator may move it back.
+    let again = SimDisk::default();
+    again.put("queen-1790000000000-00000009.buf", disk.bytes(&left[0]).expect("there"));
+    let (mut files, status) = open(again, MS + 1, limits()).expect("opens");
+    let came = read_all(&mut files);
+    assert_eq!(came.iter().map(|one| number(&one.record, written)).collect::<Vec<_>>(), [1]);
+    assert_eq!(status.numbers().damages, 0);
+}

@@ -1,0 +1,157 @@
+//! The real disk, both ways of writing to it, and what other people put there.
+
+use super::*;
+use crate::spool::direct::Direct;
+use crate::spool::disk::{Disk, Plain, make_dir};
+use crate::spool::{Lock, LockError};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+fn written(n: u64) -> SpoolRecord {
+    record(n, (n % 50) as usize * 100, n % 3 == 0)
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("queen-spool-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        make_dir(&dir).expect("a directory");
+        Scratch(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Writes with one disk; closes half-way, so that there is a closed file and an open one.
+async fn fill<D: Disk>(disk: D) {
+    let (mut files, _) = open_async(disk).await;
+    for batch in 0..30 {
+        let records: Vec<SpoolRecord> = (batch * 10..batch * 10 + 10).map(written).collect();
+        assert!(files.append(&records).await.into_iter().all(|ok| ok));
+        if batch == 15 {
+            files.close_active().await;
+        }
+    }
+}
+
+async fn empty<D: Disk>(disk: D) {
+    let (mut files, status) = open_async(disk).await;
+    let mut came = Vec::new();
+    loop {
+        let some = files.read(64, 1 << 20).await;
+        if some.is_empty() {
+            break;
+        }
+        came.extend(some);
+    }
+    let numbers: Vec<u64> = came.iter().map(|one| number(&one.record, written)).collect();
+    assert_eq!(numbers, (0..300).collect::<Vec<_>>());
+    for one in came {
+        files.decide(one.id, DrainVerdict::Stored { duplicates: 0 }).await;
+    }
+    assert_eq!((status.numbers().damages, status.numbers().pending), (0, 0));
+}
+
+async fn open_async<D: Disk>(disk: D) -> (Files<D, Still>, Arc<Status>) {
+    let status = Arc::new(Status::default());
+    let files = Files::open(disk, Still::at(MS), limits(), status.clone()).await.expect("opens");
+    (files, status)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .expect("lists")
+        .map(|e| e.expect("entry").file_name().into_string().expect("UTF-8"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn plain_files_hold_what_was_written() {
+    let dir = Scratch::new("plain");
+    block_on(fill(Plain::new(&dir.0)));
+    assert_eq!(names(&dir.0).len(), 3, "two files and failed/: {:?}", names(&dir.0));
+    block_on(empty(Plain::new(&dir.0)));
+    assert_eq!(names(&dir.0), ["failed"]);
+}
+
+/// Direct I/O and plain files write one format: each reads what the other wrote.
+#[test]
+fn direct_and_plain_files_are_the_same() {
+    let on_ring = |dir: &Path, fills: bool| {
+        let dir = dir.to_path_buf();
+        let executor = match super::super::thread::executor() {
+            Ok(executor) => executor,
+            Err(why) => return Err(why),
+        };
+        executor.run(async move {
+            match (Direct::new(&dir).await, fills) {
+                (Ok(disk), true) => fill(disk).await,
+                (Ok(disk), false) => empty(disk).await,
+                (Err(error), _) => return Err(error.to_string()),
+            }
+            Ok(())
+        })
+    };
+    let dir = Scratch::new("direct");
+    if let Err(why) = on_ring(&dir.0, true) {
+        assert!(std::env::var_os("CI").is_none(), "direct I/O must work where tests must run: {why}");
+        eprintln!("NOT RUN: no direct I/O here: {why}");
+        return;
+    }
+    block_on(empty(Plain::new(&dir.0)));
+    block_on(fill(Plain::new(&dir.0)));
+    on_ring(&dir.0, false).expect("as before");
+    assert_eq!(names(&dir.0), ["failed"]);
+}
+
+#[test]
+fn links_and_files_that_cannot_be_read_are_set_aside() {
+    let dir = Scratch::new("odd");
+    block_on(fill(Plain::new(&dir.0)));
+    let secret = dir.0.join("secret");
+    fs::write(&secret, b"of somebody else").expect("writes");
+    symlink(&secret, dir.0.join("queen-1000000000000-00000000.buf")).expect("links");
+    fs::create_dir(dir.0.join("queen-1000000000000-00000001.buf")).expect("a directory");
+    let closed = dir.0.join("queen-1000000000000-00000002.buf");
+    fs::write(&closed, b"shut").expect("writes");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0)).expect("chmod");
+    block_on(empty_but(Plain::new(&dir.0)));
+    assert_eq!(names(&dir.0), ["failed", "secret"]);
+    assert_eq!(names(&dir.0.join("failed")).len(), 3);
+    assert_eq!(fs::read(&secret).expect("reads"), b"of somebody else");
+}
+
+async fn empty_but<D: Disk>(disk: D) {
+    let (mut files, status) = open_async(disk).await;
+    let mut came = Vec::new();
+    loop {
+        let some = files.read(64, 1 << 20).await;
+        if some.is_empty() {
+            break;
+        }
+        came.extend(some);
+    }
+    assert_eq!(came.len(), 300);
+    for one in came {
+        files.decide(one.id, DrainVerdict::Stored { duplicates: 0 }).await;
+    }
+    assert_eq!(status.numbers().quarantined, 3);
+}
+
+#[test]
+fn one_process_per_directory() {
+    let dir = Scratch::new("lock");
+    let lock = Lock::take(&dir.0).expect("free");
+    assert!(matches!(Lock::take(&dir.0), Err(LockError::Held)));
+    drop(lock);
+    Lock::take(&dir.0).expect("free again");
+}

@@ -1,0 +1,161 @@
+//! The store answers, and refuses: for a while, or for good.
+
+use super::*;
+
+/// Read-only, out of connections: everything is buffered, nothing is set aside, all comes back by itself.
+#[test]
+fn passing_refusals_are_an_outage() {
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").start();
+    let mut producer = Producer::new(&broker, "orders", "p");
+    (0..5).for_each(|_| drop(producer.push()));
+    for _ in 0..2 {
+        postgres.query("postgres", "alter system set default_transaction_read_only = on");
+        postgres.query("postgres", "select pg_reload_conf()");
+        producer.push_until("buffered");
+        let other = broker.push(json!([{"queue": "new-one", "partition": "x", "payload": 1}])).remove(0);
+        assert_eq!(other["status"], "buffered", "{other}");
+        postgres.query("postgres", "alter system reset default_transaction_read_only");
+        postgres.query("postgres", "select pg_reload_conf()");
+        producer.push_until("queued");
+        drained(&broker);
+    }
+    // Backends are ended under running statements.
+    for _ in 0..5 {
+        let sql = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+                   where datname = current_database() and pid <> pg_backend_pid()";
+        postgres.query("postgres", sql);
+        (0..10).for_each(|_| drop(producer.push()));
+    }
+    drained(&broker);
+    producer.push_until("queued");
+    assert_eq!(producer.count("failed"), 0);
+    check_order(&producer, &stored(&broker, "orders"));
+    assert_eq!(broker.metric("queen_file_buffer_quarantined_files"), Some(0.0));
+}
+
+#[test]
+fn an_item_that_is_refused_for_good_is_an_error_and_its_neighbours_are_stored() {
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").start();
+    for partition in ["good", "bad", "fine"] {
+        broker.push_n("orders", partition, partition, 1);
+    }
+    refuse_partition(&postgres, "bad");
+    let item = |partition: &str, key: &str| json!({"queue": "orders", "partition": partition, "transactionId": key, "payload": 1});
+    let verdicts = broker.push(json!([item("good", "g1"), item("bad", "b1"), item("fine", "f1")]));
+    let statuses: Vec<&str> = verdicts.iter().map(|v| v["status"].as_str().unwrap()).collect();
+    assert_eq!(statuses, ["queued", "error", "queued"], "{verdicts:?}");
+    assert!(verdicts[1]["error"].as_str().is_some_and(|text| !text.is_empty()));
+
+    // The same out of the spool: it is set aside, its neighbours are not held up.
+    postgres.kill();
+    let verdicts = broker.push(json!([item("good", "g2"), item("bad", "b2"), item("fine", "f2")]));
+    assert!(verdicts.iter().all(|v| v["status"] == "buffered"), "{verdicts:?}");
+    postgres.resume();
+    drained(&broker);
+    eventually("the poison is set aside", || {
+        (broker.metric("queen_file_buffer_quarantined_files") == Some(1.0)).then_some(())
+    });
+    assert_eq!(broker.get("/health").json()["spoolQuarantinedFiles"], 1);
+    assert_eq!(std::fs::read_dir(broker.spool_dir().join("failed")).expect("lists").count(), 1);
+    assert!(broker.log().contains("quarantined poison spool file"));
+    let stored = stored(&broker, "orders");
+    let keys = |partition: &str| stored[partition].iter().map(|(key, _)| key.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (keys("good"), keys("fine")),
+        (vec!["good0".into(), "g1".into(), "g2".into()], vec!["fine0".into(), "f1".into(), "f2".into()])
+    );
+    assert_eq!(keys("bad"), ["bad0"]);
+    assert_eq!(broker.push(json!([item("good", "g3")]))[0]["status"], "queued", "the partition is live again");
+}
+
+fn refuse_partition(postgres: &Postgres, name: &str) {
+    let sql = format!(
+        "create function refuse() returns trigger language plpgsql as $$ begin \
+           if exists (select from queen.partitions p where p.id = new.partition_id and p.name = '{name}') then \
+             raise exception 'not this one'; \
+           end if; return new; end $$; \
+         create trigger refuse before insert on queen.segments for each row execute function refuse()"
+    );
+    postgres.query("postgres", &sql);
+}
+
+/// Nowhere to write: the items are `failed`, the answer is 201, and the broker goes on.
+#[test]
+fn without_room_items_fail_and_nothing_is_pretended() {
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").env("FILE_BUFFER_MAX_BYTES", "60000").start();
+    let mut producer = Producer::new(&broker, "orders", "p");
+    (0..3).for_each(|_| drop(producer.push()));
+    postgres.kill();
+    producer.push_until("buffered");
+    let big = "x".repeat(20_000);
+    let push = || broker.push(json!([{"queue": "orders", "partition": "big", "payload": big}])).remove(0);
+    let failed = eventually("the cap is met", || Some(push()).filter(|v| v["status"] != "buffered"));
+    assert_eq!(failed["status"], "failed", "{failed}");
+    assert!(failed.get("offset").is_none() && failed.get("error").is_none(), "{failed}");
+    assert_eq!(buffers(&broker)["failed"], 1);
+    postgres.resume();
+    drained(&broker);
+    producer.push_until("queued");
+    assert_eq!(push()["status"], "queued");
+}
+
+/// A directory that cannot be made is not fatal: it is tried again. Source: operations 1.2, 1.3.
+#[test]
+fn a_directory_that_comes_late_is_used() {
+    let postgres = Postgres::start(&[]);
+    let base = harness::scratch_dir("late");
+    std::fs::write(base.join("in-the-way"), b"").expect("writes");
+    let dir = base.join("in-the-way/buffers");
+    let broker = Setup::on(&postgres, "postgres").env("FILE_BUFFER_DIR", dir.to_str().expect("UTF-8")).start();
+    let mut producer = Producer::new(&broker, "orders", "p");
+    producer.push_until("queued");
+    postgres.kill();
+    assert_eq!(producer.push(), "failed");
+    producer.accepted.pop();
+    std::fs::remove_file(base.join("in-the-way")).expect("removes");
+    eventually("a push is buffered", || {
+        let status = producer.push();
+        if status == "failed" {
+            producer.accepted.pop();
+        }
+        (status == "buffered").then_some(())
+    });
+    postgres.resume();
+    drained(&broker);
+    check_order(&producer, &stored(&broker, "orders"));
+}
+
+/// A row that is locked for long: only its partition waits, and what waits too long is buffered.
+#[test]
+fn a_locked_row_holds_up_its_partition_only() {
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").start();
+    let mut locked = Producer::new(&broker, "orders", "locked");
+    let mut free = Producer::new(&broker, "orders", "free");
+    for _ in 0..3 {
+        assert_eq!((locked.push(), free.push()), ("queued".into(), "queued".into()));
+    }
+    let sql = "begin; select from queen.partitions where name = 'locked' for update; select pg_sleep(12)";
+    let mut holder = postgres.hold(sql);
+    eventually("the row is locked", || {
+        let n = postgres.query("postgres", "select count(*) from pg_stat_activity where wait_event = 'PgSleep'");
+        (n == "1").then_some(())
+    });
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| (locked.push(), locked.push()));
+        for _ in 0..50 {
+            assert_eq!(free.push(), "queued");
+        }
+        // The second follows the one on disk.
+        assert_eq!(waiting.join().expect("runs"), ("buffered".into(), "buffered".into()));
+    });
+    holder.wait().expect("ends");
+    drained(&broker);
+    locked.push_until("queued");
+    let stored = stored(&broker, "orders");
+    check_order(&locked, &stored);
+    check_order(&free, &stored);
+}
