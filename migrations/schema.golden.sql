@@ -1,5 +1,11 @@
 CREATE SCHEMA queen;
 
+CREATE TABLE queen.system_state (
+    key text NOT NULL,
+    value jsonb NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
 CREATE TABLE queen.queues (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
     tenant_id uuid NOT NULL,
@@ -52,6 +58,12 @@ CREATE TABLE queen.redrives (
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     finished_at timestamp with time zone
+);
+
+CREATE TABLE queen.spool_floors (
+    broker uuid NOT NULL,
+    oldest_at timestamp with time zone NOT NULL,
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
 CREATE TABLE queen.broker_minutes (
@@ -143,6 +155,19 @@ CREATE TABLE queen.functions (
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE queen.group_counts (
+    group_id bigint NOT NULL,
+    cursors bigint NOT NULL,
+    lagging bigint NOT NULL,
+    ready bigint NOT NULL,
+    members bigint NOT NULL,
+    lag bigint NOT NULL,
+    processing bigint NOT NULL,
+    consumed boolean NOT NULL,
+    oldest_at timestamp with time zone,
+    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
 CREATE TABLE queen.groups (
     id bigint NOT NULL,
     queue_id uuid NOT NULL,
@@ -161,6 +186,12 @@ ALTER TABLE queen.groups ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE TABLE queen.lag_ranks (
+    group_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    lag bigint NOT NULL
 );
 
 CREATE TABLE queen.maintenance_leases (
@@ -201,6 +232,27 @@ CREATE TABLE queen.partitions (
     last_created_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
+
+CREATE TABLE queen.pending_ranks (
+    queue_id uuid NOT NULL,
+    partition_id bigint NOT NULL,
+    pending bigint NOT NULL
+);
+
+CREATE TABLE queen.queue_counts (
+    queue_id uuid NOT NULL,
+    partitions bigint NOT NULL,
+    total bigint NOT NULL,
+    pending bigint NOT NULL,
+    processing bigint NOT NULL,
+    partitions_pending bigint NOT NULL,
+    partitions_ready bigint NOT NULL,
+    leases bigint NOT NULL,
+    leased_partitions bigint NOT NULL,
+    leased bigint NOT NULL,
+    oldest_at timestamp with time zone,
+    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
 
 CREATE TABLE queen.queue_minutes (
     minute timestamp with time zone NOT NULL,
@@ -267,12 +319,6 @@ WITH (toast_tuple_target='8160', autovacuum_vacuum_insert_scale_factor='0.2', va
 ALTER TABLE ONLY queen.segments ALTER COLUMN keys SET STORAGE EXTERNAL;
 ALTER TABLE ONLY queen.segments ALTER COLUMN body SET STORAGE EXTERNAL;
 
-CREATE TABLE queen.system_state (
-    key text NOT NULL,
-    value jsonb NOT NULL,
-    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
-);
-
 CREATE TABLE queen.totals (
     one boolean DEFAULT true NOT NULL,
     push_requests bigint DEFAULT 0 NOT NULL,
@@ -300,6 +346,9 @@ CREATE TABLE queen.window_runs (
 WITH (toast_tuple_target='8160', autovacuum_vacuum_insert_scale_factor='0.2', vacuum_truncate=off);
 ALTER TABLE ONLY queen.window_runs ALTER COLUMN bytes SET STORAGE EXTERNAL;
 
+ALTER TABLE ONLY queen.system_state
+    ADD CONSTRAINT system_state_pk PRIMARY KEY (key);
+
 ALTER TABLE ONLY queen.broker_minutes
     ADD CONSTRAINT broker_minutes_pk PRIMARY KEY (minute, hostname, pid);
 
@@ -321,11 +370,17 @@ ALTER TABLE ONLY queen.evidence
 ALTER TABLE ONLY queen.functions
     ADD CONSTRAINT functions_pk PRIMARY KEY (name);
 
+ALTER TABLE ONLY queen.group_counts
+    ADD CONSTRAINT group_counts_pk PRIMARY KEY (group_id);
+
 ALTER TABLE ONLY queen.groups
     ADD CONSTRAINT groups_name UNIQUE (queue_id, name);
 
 ALTER TABLE ONLY queen.groups
     ADD CONSTRAINT groups_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.lag_ranks
+    ADD CONSTRAINT lag_ranks_pk PRIMARY KEY (group_id, partition_id);
 
 ALTER TABLE ONLY queen.maintenance_leases
     ADD CONSTRAINT maintenance_leases_pk PRIMARY KEY (task);
@@ -338,6 +393,12 @@ ALTER TABLE ONLY queen.partitions
 
 ALTER TABLE ONLY queen.partitions
     ADD CONSTRAINT partitions_pk PRIMARY KEY (id);
+
+ALTER TABLE ONLY queen.pending_ranks
+    ADD CONSTRAINT pending_ranks_pk PRIMARY KEY (queue_id, partition_id);
+
+ALTER TABLE ONLY queen.queue_counts
+    ADD CONSTRAINT queue_counts_pk PRIMARY KEY (queue_id);
 
 ALTER TABLE ONLY queen.queue_minutes
     ADD CONSTRAINT queue_minutes_pk PRIMARY KEY (minute, queue_id);
@@ -366,8 +427,8 @@ ALTER TABLE ONLY queen.retention_queues
 ALTER TABLE ONLY queen.segments
     ADD CONSTRAINT segments_pk PRIMARY KEY (partition_id, base_offset);
 
-ALTER TABLE ONLY queen.system_state
-    ADD CONSTRAINT system_state_pk PRIMARY KEY (key);
+ALTER TABLE ONLY queen.spool_floors
+    ADD CONSTRAINT spool_floors_pk PRIMARY KEY (broker);
 
 ALTER TABLE ONLY queen.totals
     ADD CONSTRAINT totals_pk PRIMARY KEY (one);
