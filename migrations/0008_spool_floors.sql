@@ -1,4 +1,4 @@
--- 0025_spool_floors.sql: what an undrained spool may still need of the dedup evidence.
+-- 0008_spool_floors.sql: what an undrained spool may still need of the dedup evidence.
 -- Why     a record of a spool is judged around its acceptance, however long ago that was: evidence that old must not be
 --         forgotten while any broker has one. A broker that vanished counts for a day, from its last word.
 -- Locks   none that matter, the table is new. Twice: yes, nothing is done the second time.
