@@ -56,6 +56,7 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
         Postgres::Embedded => Some(Embedded::prepare(&config.data_dir).map_err(|error| one(error.to_string()))?),
         Postgres::Server(..) => None,
     };
+    let awaited = block_signals(tls.is_some());
     let lock = spool_lock(&config.spool_dir).map_err(one)?;
     if let Some(id) = spool::clock::broker_id(&config.spool_dir) {
         config.broker_id = id;
@@ -72,7 +73,7 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     let spool = start_spool(&config, reckoned, lock, shards, &hub).map_err(one)?;
     let clock = (reckoned.now, now());
     let shared = Shared { config, metrics, hub, published, shards, spool, maintenance: Arc::default(), clock };
-    signals(shared.hub.clone(), shared.control(), tls.clone());
+    signals(awaited, shared.hub.clone(), shared.control(), tls.clone());
     fetch_keys(&shared);
     let drivers = start_shards(&shared, address, &cores, tls);
     let driver = wait_for_shards(&drivers, shards).map_err(one)?;
@@ -258,21 +259,25 @@ fn panic_hook() {
     }));
 }
 
-/// SIGTERM and SIGINT become mail of the control thread; SIGHUP reads the certificate again, where there is one.
-fn signals(hub: Hub, control: usize, tls: Option<Arc<Tls>>) {
-    // SAFETY: the set is ours; blocking signals in the main thread before others exist makes them inherit the mask, so
-    // that the waiting thread alone takes them.
-    let set = unsafe {
+/// Blocks the signals that the broker waits for. Called before there is another thread: all of them inherit the mask, so
+/// that the waiting one alone takes them. A thread without it would end the process.
+fn block_signals(hangup: bool) -> libc::sigset_t {
+    // SAFETY: the set is ours and filled here.
+    unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGTERM);
         libc::sigaddset(&mut set, libc::SIGINT);
-        if tls.is_some() {
+        if hangup {
             libc::sigaddset(&mut set, libc::SIGHUP);
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         set
-    };
+    }
+}
+
+/// SIGTERM and SIGINT become mail of the control thread; SIGHUP reads the certificate again, where there is one.
+fn signals(set: libc::sigset_t, hub: Hub, control: usize, tls: Option<Arc<Tls>>) {
     let wait = move || {
         loop {
             let mut signal = 0;

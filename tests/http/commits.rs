@@ -145,10 +145,10 @@ fn no_verdict_comes_from_memory_alone() {
     let gone = unique("gone");
     b.push_n(&gone, "p", "m", 3);
     assert_eq!(b.pop(&gone, "batch=1&autoAck=true").keys().len(), 1);
-    pg.query(
-        &database,
-        &format!("select queen.delete_queue('00000000-0000-0000-0000-000000000001', '{{\"queue\":\"{gone}\"}}')"),
-    );
+    let tenant = "00000000-0000-0000-0000-000000000001";
+    let deleted = pg.query(&database, &format!("select queen.delete_queue('{tenant}', '{{\"queue\":\"{gone}\"}}')"));
+    let id = serde_json::from_str::<serde_json::Value>(&deleted).expect("JSON")["id"].clone();
+    pg.query(&database, &format!("select queen.drop_queue('{tenant}', '{}')", json!({"queue": id, "limit": 100})));
     assert_eq!(b.pop(&gone, "batch=3").keys(), [""; 0]);
 }
 

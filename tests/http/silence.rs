@@ -36,6 +36,7 @@ fn a_push_waits_for_a_silent_store_no_longer_than_for_a_commit() {
     });
     crate::harness::eventually("the partition works again", || {
         let verdict = b.push(json!([{"queue": q, "partition": "new", "transactionId": "k2", "payload": 1}])).remove(0);
-        (verdict["status"] == "queued").then_some(())
+        // Buffered while the first one waits in the spool; a duplicate when it was drained meanwhile.
+        ["queued", "duplicate"].contains(&verdict["status"].as_str().unwrap_or_default()).then_some(())
     });
 }
