@@ -59,8 +59,9 @@ begin
     if v_oldest is null then
         delete from queen.evidence_marks as m where m.partition_id = v_id;
     else
-        -- Held back by a spool: again in a while.
-        update queen.evidence_marks as m set look_at = greatest(v_oldest + v_kept, v_now + interval '1 second')
+        -- Nothing deleted: held back by a spool, so again in a while.
+        update queen.evidence_marks as m
+        set look_at = greatest(v_oldest + v_kept, case when v_deleted = 0 then v_now + interval '1 second' end)
         where m.partition_id = v_id;
     end if;
     return json_build_object('due', true, 'rows', v_deleted);

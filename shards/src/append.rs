@@ -515,6 +515,10 @@ impl Shard {
         match row {
             Ok(Some(row)) if row.partition == lane.id => {
                 lane.log_start = lane.log_start.max(row.log_start);
+                let queue = lane.queue;
+                // Its number may have been heard and its queue never read.
+                self.learn_queue(queue, row.queue);
+                let lane = &mut self.lanes[at];
                 if row.last_offset > lane.verified {
                     self.catch_up(at, row.last_offset);
                 } else {
