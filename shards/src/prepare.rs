@@ -361,7 +361,9 @@ impl Shard {
         lease_left_us: i64,
     ) {
         let now = self.now;
-        let Some((lane, group)) = self.idle_cursor(partition, group, from) else { return };
+        let Some((lane, group)) = self.idle_cursor(partition, group, from) else {
+            return self.forget_when_free(partition, group);
+        };
         let cursor = self.lanes[lane].cursor_entry(group);
         let mut row = cursor.row.expect("of this version");
         let acked = (to.committed.0 - row.committed.0).max(0) as u64;
@@ -373,14 +375,27 @@ impl Shard {
     }
 
     fn heard_cursor_changed(&mut self, (partition, group): (PartitionId, GroupId), from: i64) {
-        let Some((lane, group)) = self.idle_cursor(partition, group, from) else { return };
+        let Some((lane, group)) = self.idle_cursor(partition, group, from) else {
+            return self.forget_when_free(partition, group);
+        };
         let cursor = self.lanes[lane].cursor_entry(group);
         cursor.row = None;
         cursor.lease_until = Micros(0);
         self.offer(lane, group);
     }
 
-    /// The cursor, if it is remembered at this version and nothing is going on with it. What is going on will find out.
+    /// What is going on with the cursor may end without having seen its row as it is now: what is remembered goes then.
+    fn forget_when_free(&mut self, partition: PartitionId, group: GroupId) {
+        let Some(lane) = self.lanes.by_number(partition) else { return };
+        let groups = &self.queues.groups;
+        if let Some(cursor) = self.lanes[lane].cursors.iter_mut().find(|c| groups[c.group].id == group)
+            && cursor.busy
+        {
+            cursor.forget = true;
+        }
+    }
+
+    /// The cursor, if it is remembered at this version and nothing is going on with it. What is going on will find out, or forgets.
     fn idle_cursor(&self, partition: PartitionId, group: GroupId, version: i64) -> Option<(Ref, Ref)> {
         let lane = self.lanes.by_number(partition)?;
         let groups = &self.queues.groups;

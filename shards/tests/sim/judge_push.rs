@@ -159,8 +159,14 @@ impl Oracle {
         let twice = pushed.written.replace((id, offset));
         self.must(names, id, "a message is stored in another partition than it was pushed to");
         self.must(same, id, "a message is stored altered");
-        // Of a deleted queue nothing is left: a record whose outcome was unknown begins anew with the names.
-        let again = twice.is_some_and(|(before, _)| self.ledger.parts[&before].alive || before == id);
+        // Of a deleted queue nothing is left: a record whose outcome was unknown begins anew with the names. Without a
+        // window only the message's id tells that it is stored, and retention may have taken that.
+        let queue = &self.ledger.queues[&self.ledger.parts[&id].queue];
+        let windowless = queue.possible(0, u64::MAX).any(|options| options.dedup_secs == 0);
+        let again = twice.is_some_and(|(before, at)| match before == id {
+            true => !(windowless && at < self.ledger.parts[&id].log_start),
+            false => self.ledger.parts[&before].alive,
+        });
         self.must(!again, id, "one pushed message is stored twice");
     }
 
