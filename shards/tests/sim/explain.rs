@@ -352,7 +352,8 @@ impl Oracle {
         count >= 1
             && within
             && end <= part.last_offset()
-            && options.iter().any(|options| self.visible(case, start, end, options))
+            // The window began with the first message that waited, though retention may have taken that since.
+            && options.iter().any(|options| self.visible(case, lowest, end, options))
     }
 
     /// Whether nothing beyond `end` was surely visible when the pop came. Source: data plane 4.10, invariant 43.
