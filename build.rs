@@ -6,9 +6,10 @@ use std::{env, fs};
 
 fn main() {
     println!("cargo::rerun-if-changed=migrations");
-    let root = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("set by cargo")).join("migrations");
+    // Cargo runs this in the package's directory; the list names no absolute path, so that a build directory may move.
+    let root = Path::new("migrations");
     let mut list = String::from("pub const MIGRATIONS: &[SqlFile] = &[\n");
-    for path in sql_files(&root).iter().filter(|p| stem(p).as_bytes()[0].is_ascii_digit()) {
+    for path in sql_files(root).iter().filter(|p| stem(p).as_bytes()[0].is_ascii_digit()) {
         push(&mut list, path);
     }
     list.push_str("];\npub const FUNCTIONS: &[SqlFile] = &[\n");
@@ -21,7 +22,8 @@ fn main() {
 }
 
 fn push(list: &mut String, path: &Path) {
-    writeln!(list, "    SqlFile {{ name: {:?}, text: include_str!({path:?}) }},", stem(path))
+    let text = format!("concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{}\")", path.display());
+    writeln!(list, "    SqlFile {{ name: {:?}, text: include_str!({text}) }},", stem(path))
         .expect("write to a string");
 }
 

@@ -18,24 +18,35 @@ pub struct Direct {
 
 impl Direct {
     /// Fails where the file system does not do direct I/O: a file is written, read and removed again.
+    ///
+    /// The first file that glommio opens on a device tells it, once for the process, whether the device can be polled:
+    /// it reads the first block. Of an empty file that read succeeds without asking the device, and every later read
+    /// of a device that cannot be polled fails, so the probe has a block before the ring sees it.
     pub async fn new(dir: &Path) -> io::Result<Direct> {
         const PROBE: &str = "probe";
         let direct = Direct { names: Plain::new(dir) };
         let _ = direct.remove(PROBE).await;
-        let file = direct.create(PROBE).await?;
-        let written = direct.write(&file, 0, vec![0; BLOCK]).await;
-        let synced = direct.sync(&file).await;
-        direct.close(file).await;
-        let read = match direct.open(PROBE).await {
-            Ok(file) => {
-                let read = direct.read(&file, 0, BLOCK).await;
-                direct.close(file).await;
-                read
-            }
+        let plain = direct.names.create(PROBE).await?;
+        let filled = direct.names.write(&plain, 0, vec![0; BLOCK]).await;
+        let filled = filled.and(direct.names.sync(&plain).await);
+        direct.names.close(plain).await;
+        let proved = match filled {
+            Ok(()) => direct.prove(PROBE).await,
             Err(error) => Err(error),
         };
         direct.remove(PROBE).await?;
-        written.and(synced).and(read).map(|_| direct)
+        proved.map(|()| direct)
+    }
+
+    async fn prove(&self, name: &str) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+        let file = options.dma_open(self.names.path(name)).await?;
+        let written = self.write(&file, 0, vec![0; BLOCK]).await;
+        let synced = self.sync(&file).await;
+        let read = self.read(&file, 0, BLOCK).await;
+        self.close(file).await;
+        written.and(synced).and(read).map(drop)
     }
 }
 
