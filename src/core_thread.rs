@@ -58,7 +58,8 @@ const LATE_PAUSE: Duration = Duration::from_millis(1);
 pub enum Answer {
     Verdict(Verdict),
     State(StateReply),
-    Woken,
+    /// By this shard.
+    Woken(usize),
 }
 
 /// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else. The
@@ -415,7 +416,7 @@ impl Core {
         match mail {
             Mail::Command { slot, command } => self.enter(Event::Command { slot, command }),
             Mail::Verdict { slot, verdict } => self.answer(slot, Answer::Verdict(verdict)),
-            Mail::Wake { slot } => self.answer(slot, Answer::Woken),
+            Mail::Wake { slot, from } => self.answer(slot, Answer::Woken(from)),
             Mail::StateReply { slot, reply } => self.answer(slot, Answer::State(reply)),
             Mail::StoreReady { shared, target, hash_secret } => {
                 let conn = |role: &str| {
@@ -591,8 +592,8 @@ impl Core {
                 self.answer(slot, Answer::Verdict(verdict))
             }
             Effect::Reply { slot, verdict } => self.post(slot.shard(), Mail::Verdict { slot, verdict }),
-            Effect::Wake { slot } if slot.shard() == self.index => self.answer(slot, Answer::Woken),
-            Effect::Wake { slot } => self.post(slot.shard(), Mail::Wake { slot }),
+            Effect::Wake { slot } if slot.shard() == self.index => self.answer(slot, Answer::Woken(self.index)),
+            Effect::Wake { slot } => self.post(slot.shard(), Mail::Wake { slot, from: self.index }),
             Effect::Spool { token, record } => self.to_spool.borrow_mut().0.push((token, record)),
             Effect::Drained { id, verdict } => self.to_spool.borrow_mut().1.push((id, verdict)),
             Effect::Append { commit, append } => {
@@ -729,9 +730,13 @@ pub struct WatchGuard {
 }
 
 impl WatchGuard {
-    /// Waits for a wake.
-    pub async fn wake(&mut self) {
-        self.waiting.next().await;
+    /// Waits for a wake; says which shard has something.
+    pub async fn wake(&mut self) -> usize {
+        loop {
+            if let Answer::Woken(shard) = self.waiting.next().await {
+                return shard;
+            }
+        }
     }
 }
 

@@ -21,8 +21,10 @@ pub enum Mail {
         slot: Slot,
         verdict: Verdict,
     },
+    /// From the shard that has something for a parked pop.
     Wake {
         slot: Slot,
+        from: usize,
     },
     StateReply {
         slot: Slot,

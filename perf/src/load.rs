@@ -198,6 +198,9 @@ impl<'a> Load<'a> {
     fn run(&mut self, observe: &mut dyn FnMut(Progress)) -> std::io::Result<Measured> {
         let s = self.plan.scenario;
         let ns = |seconds: f64| (seconds * NS) as u64;
+        self.started = Instant::now();
+        self.start_clients();
+        // Made after the first push was due: a tick just before a push is due would send it a whole period late.
         let ticker = match self.period {
             0 => None,
             period => Some(Ticker::every(Duration::from_nanos(period))?),
@@ -206,8 +209,6 @@ impl<'a> Load<'a> {
         if let Some(ticker) = &ticker {
             self.poller.add(ticker.fd(), tick_token)?;
         }
-        self.started = Instant::now();
-        self.start_clients();
 
         let mut ready: Vec<Ready> = Vec::new();
         let mut stage_end = ns(s.warmup);

@@ -311,6 +311,16 @@ fn an_open_loop_sends_what_was_due_and_no_more() {
     assert_eq!(measured.tally.popped, sent);
 }
 
+/// Pops of many consumers go out between the timer's start and the first push: it must not tick before pushes are due.
+#[test]
+fn an_open_loop_sends_when_it_is_due_not_a_period_later() {
+    let scenario = Scenario { consumers: 200, rate: 20, seconds: 1.0, pop_wait_ms: 30_000, ..scenario(Kind::Latency) };
+    let (measured, broker) = play(&scenario, Fault::None);
+    check_valid(&measured, &broker);
+    let (period_us, median) = (50_000, measured.tally.push.at(0.5));
+    assert!(median < period_us / 2, "answered {median} us after they were due");
+}
+
 #[test]
 fn parked_pops_are_asked_again_and_idle_does_nothing() {
     let (measured, broker) = play(&scenario(Kind::Parked), Fault::None);

@@ -284,7 +284,7 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
     let seed = core.lease_seed();
     let mut filling: Option<Filling> = None;
     let mut claim_any = !asking.fills;
-    let (mut woken, mut empty_wakes, mut rested) = (false, 0, false);
+    let (mut woken, mut empty_wakes, mut rested) = (None, 0, false);
     // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
     let mut guards: Vec<WatchGuard>;
     let mut parked = None;
@@ -294,12 +294,12 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         if core.pop_maintenance() {
             return paused(asking);
         }
-        let sources = match sources(core, asking, woken).await {
+        let sources = match sources(core, asking, woken.is_some()).await {
             Ok(sources) => sources,
             Err(StoreError::Unavailable(_)) => return Response::json(500, error_body("pool")),
             Err(_) => return Response::json(500, error_body("pop failed")),
         };
-        let mut taken = Taken::nothing(core, asking);
+        let mut taken = Taken::nothing(core, asking, woken);
         let seed = LeaseSeed { wide: sources.len() > 1, ..seed };
         taken.ask_all(asking, &sources, seed, if claim_any { 0 } else { asking.batch }).await;
         policy = taken.policy(asking).unwrap_or(policy);
@@ -350,10 +350,13 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         parked.get_or_insert_with(|| core.metrics.park(core.shard(), asking.queue_name()));
         let until = deadline.min(now.plus(recheck));
         let came = park(core, request, &mut guards, until).await;
-        (woken, rested) = (came == Parked::Woken, resting);
+        (woken, rested) = (None, resting);
         match came {
             Parked::Ended => return nothing(core, asking, policy),
-            Parked::Woken => empty_wakes += 1,
+            Parked::Woken(shard) => {
+                woken = Some(shard);
+                empty_wakes += 1;
+            }
             Parked::Timer if resting => {}
             // A whole period without a wake.
             Parked::Timer => empty_wakes = 0,
@@ -425,6 +428,8 @@ fn owners(from: &PopFrom, group: &str, shards: usize) -> Vec<usize> {
 /// What the asks of one round brought. Dropped with claims in it, it gives them back.
 struct Taken<'a> {
     core: &'a Rc<Core>,
+    /// The shard whose wake led to this round is asked first.
+    woken_by: Option<usize>,
     claims: Vec<Claim>,
     lease: Option<LeaseId>,
     batch: u32,
@@ -464,9 +469,10 @@ impl Said {
 }
 
 impl<'a> Taken<'a> {
-    fn nothing(core: &'a Rc<Core>, asking: &Asking) -> Taken<'a> {
+    fn nothing(core: &'a Rc<Core>, asking: &Asking, woken_by: Option<usize>) -> Taken<'a> {
         Taken {
             core,
+            woken_by,
             claims: Vec::new(),
             lease: None,
             batch: asking.batch,
@@ -495,7 +501,10 @@ impl<'a> Taken<'a> {
     /// Asks the owners of each source, one after another, for what is left.
     async fn ask_all(&mut self, asking: &Asking, sources: &[PopFrom], seed: LeaseSeed, at_least: u32) {
         for (s, from) in sources.iter().enumerate() {
-            let owners = owners(from, &asking.group, self.core.shards());
+            let mut owners = owners(from, &asking.group, self.core.shards());
+            if let Some(at) = owners.iter().position(|&shard| Some(shard) == self.woken_by) {
+                owners.rotate_left(at);
+            }
             for (o, shard) in owners.iter().enumerate() {
                 if self.is_full() {
                     return;
@@ -599,7 +608,8 @@ impl Drop for Taken<'_> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parked {
-    Woken,
+    /// By this shard.
+    Woken(usize),
     Timer,
     /// The client has gone or the broker shuts down: nothing is to be claimed any more.
     Ended,
@@ -628,12 +638,12 @@ async fn park(core: &Rc<Core>, request: &Request, guards: &mut [WatchGuard], unt
         if guards.is_empty() {
             return pending().await;
         }
-        select_all(guards.iter_mut().map(|guard| Box::pin(guard.wake()))).await;
+        select_all(guards.iter_mut().map(|guard| Box::pin(guard.wake()))).await.0
     });
     let timer = pin!(sleep(until.since(core.now())));
     match select(ended, select(woken, timer)).await {
         Either::Left(_) => Parked::Ended,
-        Either::Right((Either::Left(_), _)) => Parked::Woken,
+        Either::Right((Either::Left((shard, _)), _)) => Parked::Woken(shard),
         Either::Right((Either::Right(_), _)) => Parked::Timer,
     }
 }
