@@ -28,7 +28,7 @@ const LISTED_MAX: i64 = 1000;
 /// Messages skipped at most: they are found again for every page, without their bodies.
 const SKIPPED_MAX: i64 = 10_000;
 /// Messages judged for a page that asks for a status, newest first: about 20 ms.
-const JUDGED_MAX: u32 = 2000;
+const JUDGED_MAX: u32 = 1000;
 /// Partitions looked into for a page, those written last: an index descent each, about 20 ms together.
 const PARTITIONS_MAX: u32 = 1000;
 /// Stored bytes of a page's segments. The page ends where they are reached.

@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// Queues, namespaces or tasks on one page: the API has no paging here. About 300 bytes each: 3 MB.
 const LISTED_MAX: u32 = 10_000;
 /// Partitions on one queue's or one group's page; the sums cover all of them. Some index probes each: about 20 ms in all.
-pub(super) const PARTITIONS_LISTED_MAX: u32 = 1_000;
+pub(super) const PARTITIONS_LISTED_MAX: u32 = 500;
 /// Default and cap of `limit` in the ranking of partitions. Source: data plane 16.1.
 const RANKED: i64 = 100;
 const RANKED_MAX: i64 = 1000;
