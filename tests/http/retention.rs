@@ -1,7 +1,11 @@
 //! Retention over HTTP: data plane 12; probe R08.
 
-use crate::harness::{Setup, eventually, two_shards, unique};
+use crate::harness::{Setup, eventually, two_shards, unique, within};
 use serde_json::json;
+use std::time::Duration;
+
+/// A broker killed in a run of the task leaves a lease of a minute behind. Operations 6.4.
+const TASK_TAKEN_OVER: Duration = Duration::from_secs(90);
 
 /// R08: a reader whose position retention removed goes on, lag never negative, offsets never start again.
 #[test]
@@ -15,7 +19,7 @@ fn r08_readers_go_on_behind_what_retention_removed() {
         let pop = b.pop(&q, &all("a"));
         b.ack_ok(&format!("a{round}"), &[pop.messages[9].ack("completed")]);
         let end = 51 * round + 49;
-        let detail = eventually("everything is removed", || {
+        let detail = within(TASK_TAKEN_OVER, "everything is removed", || {
             let detail = b.queue_detail(&q);
             (detail["totals"]["total"] == 0).then_some(detail)
         });
