@@ -23,8 +23,7 @@ fn main() {
 
 fn push(list: &mut String, path: &Path) {
     let text = format!("concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{}\")", path.display());
-    writeln!(list, "    SqlFile {{ name: {:?}, text: include_str!({text}) }},", stem(path))
-        .expect("write to a string");
+    writeln!(list, "    SqlFile {{ name: {:?}, text: include_str!({text}) }},", stem(path)).expect("write to a string");
 }
 
 fn stem(path: &Path) -> &str {

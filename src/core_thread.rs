@@ -705,7 +705,7 @@ impl Core {
         &self,
         conn: impl Fn(&Connections) -> &Conn,
         limit: Duration,
-        work: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, StoreError>,
+        work: impl AsyncFnOnce(&store::Client) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let Some(connections) = self.store.get().cloned() else {
             return Err(StoreError::Unavailable("the store has not been reached yet".into()));

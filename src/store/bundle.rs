@@ -1,5 +1,6 @@
 //! The commit of bundles. One statement, one transaction, one round trip.
 
+use crate::store::Client;
 use crate::store::failure::{Nature, judge};
 use crate::store::pack::pack;
 use crate::store::params::{Utf8, blob, column, nullable, param};
@@ -11,7 +12,6 @@ use queen_shards::effect::{CursorMove, CursorTo, DeadLetter, LeaseMust, LeaseTo,
 use queen_shards::ids::{Offset, PartitionId, Stamp};
 use queen_shards::planted::{Bug, is};
 use std::sync::Arc;
-use tokio_postgres::Client;
 
 const BUNDLE: &str = "select * from queen.bundle(\
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
@@ -44,11 +44,8 @@ pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Res
     let (l, m, n, d) = (lanes.len(), moves.len(), made.len(), letters.len());
     let to = |i: usize| moves[i].1.to.as_ref().unwrap_or(&NOTHING);
     let written = |i: usize| 0 < lanes[i].1.count();
-    if client.is_closed() {
-        return Err(StoreError::Unavailable("the connection is closed".into()));
-    }
     let answer = client
-        .query_typed(
+        .ask(
             BUNDLE,
             &[
                 param(&column(l, |i| lanes[i].0)),
@@ -106,7 +103,7 @@ pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Res
                 param(&column(d, |i| letters[i].1.retry_count as i32)),
             ],
         )
-        .await;
+        .await?;
     let rows = answer.map_err(|error| {
         let code = error.as_db_error().map(|e| e.code().code().to_owned());
         match judge(&error, Nature::Writes) {

@@ -1,8 +1,8 @@
 //! Calls off the hot path: provisioning, groups, scans, reloads. Each may be repeated without harm.
 
 use crate::state::{StateCall, StateReply};
+use crate::store::client::{Client, run};
 use crate::store::failure::Nature;
-use crate::store::hot::run;
 use crate::store::params::{One, column, param};
 use crate::store::rows::Columns;
 use crate::store::runs;
@@ -12,7 +12,7 @@ use queen_shards::effect::{
 };
 use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
 use queen_shards::place::LaneKey;
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Row;
 
 /// Runs a cold call. Source: `queen_shards::effect::Call`, which says what each of them does.
 pub async fn call(client: &Client, ask: &Call) -> Result<Reply, StoreError> {

@@ -6,6 +6,7 @@
 //! Holds: no tokio reactor, no session state (a transaction-mode pooler may stand between); with TLS asked for, no TCP
 //! connection without it.
 
+use super::client::Client;
 use super::tls;
 use crate::config::postgres::Trust;
 use crate::rt::{self, TcpCompat, UnixCompat};
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
-use tokio_postgres::{Client, Config, Connection, NoTls};
+use tokio_postgres::{Config, Connection, NoTls};
 
 /// Of a connection's read and write buffer. 8 KiB, the default, costs five times the CPU (architecture 12).
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -49,6 +50,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Target {
     config: Box<Config>,
     tls: Option<Arc<ClientConfig>>,
+    /// No pooler can stand between.
+    own: bool,
 }
 
 impl Target {
@@ -57,14 +60,14 @@ impl Target {
     /// `trust`: which certificates are good; `None`: no TLS. `Err`: the CA's text is none.
     pub fn server(config: Config, trust: Option<&Trust>) -> Result<Target, String> {
         let tls = trust.map(tls::config).transpose()?;
-        Ok(Target { config: Box::new(config), tls })
+        Ok(Target { config: Box::new(config), tls, own: false })
     }
 
-    /// The server behind a socket in `dir`.
+    /// The broker's own server, behind a socket in `dir`.
     pub fn socket(dir: &Path, port: u16, user: &str, database: &str) -> Target {
         let mut config = Config::new();
         config.host_path(dir).port(port).user(user).dbname(database);
-        Target { config: Box::new(config), tls: None }
+        Target { config: Box::new(config), tls: None, own: true }
     }
 
     /// The same server, another database.
@@ -364,7 +367,7 @@ async fn connect_to(place: &Place, config: &Config, target: &Target) -> Result<L
             return Err("not the server that target_session_attrs asks for".into());
         }
     }
-    Ok(Live { client: Rc::new(client), place: place.clone(), stop })
+    Ok(Live { client: Rc::new(Client::new(client, target.own)), place: place.clone(), stop })
 }
 
 /// How a connection to a place is secured; `None`: it is not, or it does not leave this machine.

@@ -1,8 +1,9 @@
 //! The two fused commits: pushes, and moves of cursors. One statement, one transaction, one round trip each.
 
-use crate::store::failure::{Nature, judge};
+use crate::store::client::{Client, run};
+use crate::store::failure::Nature;
 use crate::store::pack::pack;
-use crate::store::params::{One, Param, Utf8, blob, column, nullable, param};
+use crate::store::params::{One, Utf8, blob, column, nullable, param};
 use crate::store::rows::Columns;
 use bytes::Bytes;
 use queen_shards::command::Codec;
@@ -11,23 +12,6 @@ use queen_shards::effect::{
     MoveOutcome, StoreError,
 };
 use queen_shards::ids::Stamp;
-use tokio_postgres::{Client, Row};
-
-/// Runs one statement whose lost answer means what `nature` says.
-///
-/// Between the look at the connection and the hand-over nothing else runs on this thread, so a failure after a live
-/// look is a failure after sending.
-pub(super) async fn run(
-    client: &Client,
-    nature: Nature,
-    sql: &str,
-    params: &[Param<'_>],
-) -> Result<Vec<Row>, StoreError> {
-    if client.is_closed() {
-        return Err(StoreError::Unavailable("the connection is closed".into()));
-    }
-    client.query_typed(sql, params).await.map_err(|error| judge(&error, nature))
-}
 
 /// Longest a commit that waits for a row holds its connection up.
 const WAIT_MS: i32 = 50;

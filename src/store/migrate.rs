@@ -7,16 +7,16 @@
 //! lock, so live traffic of other brokers never queues behind DDL for longer; running it again does nothing; what is not
 //! ours is never altered. Never kills a session.
 
+use crate::store::client::{Client, run};
 use crate::store::connect::{Conn, Target, pause};
 use crate::store::failure::{Nature, judge};
-use crate::store::hot::run;
 use crate::store::params::{One, param};
 use crate::store::sql_files::{FUNCTIONS, MIGRATIONS, SqlFile, newest};
 use queen_shards::effect::StoreError;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Row;
 
 /// The advisory lock of an apply; every broker that ever applied this schema uses it. Source: operations 8.4.
 const LOCK_KEY: i64 = 778_120_010;

@@ -3,11 +3,12 @@
 //!     core_thread --Append, moves, Call, StateCall--> hot, cold --one statement--> PostgreSQL
 //!                 <--outcomes, replies, StoreError--
 //!
-//! Holds: every call is one round trip of one unnamed statement (it survives a transaction-mode pooler), and what may
+//! Holds: every call is one round trip of one statement, unnamed but on the broker's own server (see `client`), and what may
 //! be known about the rows after a failure is told by the variant of `StoreError`. Does not time out: deadlines are
 //! the caller's, who then gives the connection up ([`connect::Conn::discard`]).
 
 pub mod bundle;
+mod client;
 pub mod cold;
 pub mod connect;
 pub mod failure;
@@ -21,12 +22,12 @@ pub mod sql_files;
 mod tls;
 
 pub use bundle::bundle;
+pub use client::Client;
 pub use cold::{call, purge_dead, state};
 pub use connect::{Conn, Target};
 pub use hot::{append, move_cursors, ping};
 pub use migrate::{BootError, StoreFacts, boot};
 pub use runs::{purge_runs, store_run};
-pub use tokio_postgres::Client;
 
 use queen_shards::effect::StoreError;
 use std::time::Duration;

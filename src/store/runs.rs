@@ -1,13 +1,12 @@
 //! Sealed runs of dedup keys: stored whole, read by row. Source: architecture 13.13.
 
+use crate::store::client::{Client, run};
 use crate::store::failure::Nature;
-use crate::store::hot::run;
 use crate::store::params::{One, column, param};
 use crate::store::rows::Columns;
 use queen_shards::effect::{Reply, RunRow, StoreError};
 use queen_shards::ids::PartitionId;
 use queen_shards::sealed::{RowId, RunId, SealedRun};
-use tokio_postgres::Client;
 
 const STORE_RUN: &str = "select queen.store_run($1, $2, $3, $4, $5, $6)";
 

@@ -94,6 +94,24 @@ fn a_discarded_connection_cancels_its_statement_and_leaves_its_outcome_unknown()
     });
 }
 
+/// A pooler hands the next call to another session, which knows the statement not, or another one by that name.
+#[test]
+fn statements_have_names_on_the_brokers_own_server_only() {
+    on_store(async |db| {
+        let name = db.client.query_typed("select current_database()", &[]).await.unwrap()[0].get::<_, String>(0);
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(&cluster().socket_dir).user("queen").dbname(&name);
+        let elsewhere = connect(&Target::server(config, None).unwrap()).await;
+        for (client, named) in [(&db.client, 1), (&elsewhere, 0)] {
+            for _ in 0..3 {
+                store::ping(client).await.unwrap();
+            }
+            let held = "select count(*) from pg_prepared_statements where statement like '%clock_timestamp%'";
+            assert_eq!(client.query_typed(held, &[]).await.unwrap()[0].get::<_, i64>(0), named);
+        }
+    });
+}
+
 #[test]
 fn a_password_is_never_shown() {
     let mut config = "postgresql://me:s3cret@db.example:6543/jobs".parse::<tokio_postgres::Config>().unwrap();
