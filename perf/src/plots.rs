@@ -234,8 +234,7 @@ fn latencies(sides: &[(&ScenarioResult, &str)]) -> Vec<String> {
     let y = Scale::log(low, high, frame.bottom, frame.top);
     let at = |nine: f64, frame: &Frame| frame.left + nine / most_nines.max(1.0) * (frame.right - frame.left);
     frame.horizontal_lines(y);
-    for (nine, label) in
-        [(0.0, "p0"), (0.301, "p50"), (1.0, "p90"), (2.0, "p99"), (3.0, "p99.9"), (4.0, "p99.99"), (5.0, "p99.999")]
+    for (nine, label) in [(0.301, "p50"), (1.0, "p90"), (2.0, "p99"), (3.0, "p99.9"), (4.0, "p99.99"), (5.0, "p99.999")]
     {
         if nine <= most_nines {
             let x = at(nine, &frame);

@@ -116,9 +116,13 @@ fn store_row(scenario: &ScenarioResult) -> Option<Vec<String>> {
     ])
 }
 
-/// A figure for people: two digits behind the point while it is small.
+/// A figure for people: more digits behind the point the smaller it is.
 pub fn show(value: f64) -> String {
-    if value < 100.0 { format!("{value:.2}") } else { thousands(value) }
+    match value {
+        _ if value >= 100.0 => thousands(value),
+        _ if value >= 0.1 || value == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.5}"),
+    }
 }
 
 /// 1234567.8 as `1,234,568`.
