@@ -1,14 +1,18 @@
 //! The command line.
 
+use crate::paired::Sides;
 use crate::scenario::{self, AckMode, Form, Scenario};
+use crate::side::Recipe;
 use std::path::PathBuf;
 
 pub const HELP: &str = "\
 queen-perf: load for a running queen broker, every answer checked
 
   queen-perf [SCENARIO ...] [OPTIONS]   without a scenario: the canonical set
+  queen-perf --paired A B [SCENARIO ...] [OPTIONS]   two brokers in turns, started by this client
   queen-perf list                       the scenarios
   queen-perf compare A B                ratios of two results (directories or run.json)
+  queen-perf plot RESULT OUT.html       the plots of a result as a page
 
 SCENARIO: a name, the beginning of names, a kind (push, push-pop, transaction, latency, parked,
 idle), or a .json file
@@ -16,6 +20,8 @@ idle), or a .json file
   --url URL           broker, default http://127.0.0.1:6632
   --batch N           messages per push             --connections N     connections that push
   --partitions N      partitions to draw from       --payload BYTES     of a message
+  --push-partitions N partitions of one push        --fill N            messages stored beforehand
+  --groups N          consumer groups, 0: none
   --consumers N       connections that pop and ack  --pop-batch N       messages per pop
   --pop-partitions N  partitions per pop            --pop-wait-ms N     how long a pop waits
   --form json|packed  how messages are pushed       --framed true       pops ask for framed answers
@@ -28,8 +34,15 @@ idle), or a .json file
   --record DIR        write DIR/<date>-<machine>-<commit>/run.json and summary.md
   --machine NAME      how the result calls this machine
   --json              run.json to standard output instead of tables
+  --postgres CONNINFO the broker's PostgreSQL, for libpq (psql must be installed); default: its child
+  --gate              hold the runs to the scenarios' budgets of CPU per message
 
-Exit status: 0 all runs valid, 1 a run failed, 2 it could not start.
+A and B of a pairing: a program, or one text `[NAME=VALUE ...] PROGRAM [ARGUMENT ...]`. Each leg starts it afresh with
+PORT, QUEEN_DATA_DIR and, with --postgres `host=... user=...`, PG_HOST, PG_PORT, PG_USER, PG_PASSWORD and PG_DATABASE of
+a fresh database there; {port} {data} {pg_host} {pg_port} {pg_user} {pg_password} {pg_database} in its text are filled
+in. --runs is the number of pairs.
+
+Exit status: 0 all runs valid, 1 a run failed, 2 it could not start, 3 over budget (--gate).
 ";
 
 #[derive(Debug, PartialEq)]
@@ -37,7 +50,9 @@ pub enum Action {
     Help,
     List,
     Compare(String, String),
+    Plot(String, PathBuf),
     Run(Box<Options>),
+    Paired(Box<Sides>, Box<Options>),
 }
 
 #[derive(Debug, PartialEq)]
@@ -48,7 +63,9 @@ pub struct Options {
     pub keep: bool,
     pub record: Option<PathBuf>,
     pub machine: Option<String>,
+    pub postgres: Option<String>,
     pub json: bool,
+    pub gate: bool,
 }
 
 /// Reads the arguments after the program's name. Err: one line that says what is wrong.
@@ -60,6 +77,10 @@ pub fn parse(arguments: &[String]) -> Result<Action, String> {
             let [_, a, b] = arguments else { return Err("compare needs two results".into()) };
             return Ok(Action::Compare(a.clone(), b.clone()));
         }
+        Some("plot") => {
+            let [_, result, page] = arguments else { return Err("plot needs a result and a file to write".into()) };
+            return Ok(Action::Plot(result.clone(), page.into()));
+        }
         _ => {}
     }
     let mut options = Options {
@@ -69,8 +90,11 @@ pub fn parse(arguments: &[String]) -> Result<Action, String> {
         keep: false,
         record: None,
         machine: None,
+        postgres: None,
         json: false,
+        gate: false,
     };
+    let mut sides = None;
     let mut changes: Vec<(String, String)> = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
@@ -82,11 +106,15 @@ pub fn parse(arguments: &[String]) -> Result<Action, String> {
             Some((option, value)) => (option, Some(value.to_owned())),
             None => (option, None),
         };
-        let mut value = || inline.clone().or_else(|| rest.next().cloned()).ok_or(format!("--{option} needs a value"));
+        let mut inline = inline;
+        let mut value = || inline.take().or_else(|| rest.next().cloned()).ok_or(format!("--{option} needs a value"));
         match option {
             "help" => return Ok(Action::Help),
             "json" => options.json = true,
+            "gate" => options.gate = true,
             "keep" => options.keep = true,
+            "paired" => sides = Some(Sides { a: Recipe::parse(&value()?)?, b: Recipe::parse(&value()?)? }),
+            "postgres" => options.postgres = Some(value()?),
             "url" => options.url = value()?,
             "queue" => options.queue = Some(queue_name(value()?)?),
             "record" => options.record = Some(value()?.into()),
@@ -101,21 +129,32 @@ pub fn parse(arguments: &[String]) -> Result<Action, String> {
         for (option, value) in &changes {
             change(scenario, option, value)?;
         }
+        scenario.delete &= options.queue.is_none() && !options.keep;
         scenario.check()?;
     }
-    Ok(Action::Run(Box::new(options)))
+    match sides {
+        Some(sides) if options.queue.is_none() => Ok(Action::Paired(Box::new(sides), Box::new(options))),
+        Some(_) => Err("--queue: each leg of a pairing has a queue of its own".into()),
+        None => Ok(Action::Run(Box::new(options))),
+    }
 }
 
-/// The command line without `--record`: where a result is kept is no part of it.
+/// The command line without `--record` (where a result is kept is no part of it) and without the password in
+/// `--postgres`.
 pub fn measured_command(arguments: &[String]) -> String {
     let mut command = String::from("queen-perf");
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         if argument == "--record" {
             rest.next();
+        } else if argument == "--postgres" || argument.starts_with("--postgres=") {
+            command.push_str(" --postgres ...");
+            if argument == "--postgres" {
+                rest.next();
+            }
         } else if !argument.starts_with("--record=") {
-            command.push(' ');
-            command.push_str(argument);
+            let quote = if argument.contains(' ') { "'" } else { "" };
+            command.push_str(&format!(" {quote}{argument}{quote}"));
         }
     }
     command
@@ -130,6 +169,9 @@ fn change(scenario: &mut Scenario, option: &str, value: &str) -> Result<(), Stri
         "connections" => scenario.connections = number(option, value)?,
         "consumers" => scenario.consumers = number(option, value)?,
         "partitions" => scenario.partitions = number(option, value)?,
+        "push-partitions" => scenario.push_partitions = number(option, value)?,
+        "fill" => scenario.fill = number(option, value)?,
+        "groups" => scenario.groups = number(option, value)?,
         "payload" => scenario.payload = number(option, value)?,
         "pop-batch" => scenario.pop_batch = number(option, value)?,
         "pop-partitions" => scenario.pop_partitions = number(option, value)?,
@@ -197,6 +239,23 @@ mod tests {
     fn a_result_does_not_say_where_it_is_kept() {
         let arguments = ["push-b1", "--record", "/x", "--runs", "1", "--record=/y"].map(str::to_owned);
         assert_eq!(measured_command(&arguments), "queen-perf push-b1 --runs 1");
+        let arguments = ["--postgres", "host=h password=p", "--paired", "a", "X=1 b"].map(str::to_owned);
+        assert_eq!(measured_command(&arguments), "queen-perf --postgres ... --paired a 'X=1 b'");
+    }
+
+    #[test]
+    fn a_pairing_has_two_sides() {
+        let line = ["--paired", "target/release/queen", "DB_POOL_SIZE=40 /opt/other", "push-b1", "--runs", "6"];
+        let Ok(Action::Paired(sides, options)) = parse(&line.map(str::to_owned)) else { panic!("not a pairing") };
+        assert_eq!((sides.a.program.as_str(), sides.b.program.as_str()), ("target/release/queen", "/opt/other"));
+        assert_eq!((options.scenarios[0].name.as_str(), options.scenarios[0].runs), ("push-b1", 6));
+    }
+
+    #[test]
+    fn a_queue_that_was_named_or_is_kept_is_not_deleted() {
+        assert!(run("scale-partitions-10").unwrap().scenarios[0].delete);
+        assert!(!run("scale-partitions-10 --keep").unwrap().scenarios[0].delete);
+        assert!(!run("scale-partitions-10 --queue mine").unwrap().scenarios[0].delete);
     }
 
     #[test]
@@ -209,6 +268,10 @@ mod tests {
             ("push-b100 --queue a/b", "letters, digits"),
             ("nothing", "no scenario `nothing`"),
             ("compare a", "two results"),
+            ("plot a", "a file to write"),
+            ("--paired a", "needs a value"),
+            ("--paired a b push-b1 --queue q", "a queue of its own"),
+            ("push-pop-b1 --groups 1000", "groups must be"),
         ] {
             let error = run(line).unwrap_err();
             assert!(error.contains(text), "{line}: {error}");

@@ -3,20 +3,32 @@
 //! A difference counts when every run of one side is beyond every run of the other. Three runs on each side
 //! that do not differ come out that way one time in ten: a hint for a person, not a proof.
 
+use crate::paired::Pairing;
 use crate::report::Table;
 use crate::result::{FORM, Recording, ScenarioResult};
-use std::path::Path;
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
 
 /// Reads a `run.json`, or the one in a result's directory.
 pub fn load(path: &str) -> Result<Recording, String> {
+    let (file, recording): (PathBuf, Recording) = read(path)?;
+    if !(1..=FORM).contains(&recording.form) {
+        return Err(format!("{}: form {}, this queen-perf reads up to {FORM}", file.display(), recording.form));
+    }
+    Ok(recording)
+}
+
+/// The same of a pairing's.
+pub fn load_pairing(path: &str) -> Result<Pairing, String> {
+    Ok(read(path)?.1)
+}
+
+fn read<T: DeserializeOwned>(path: &str) -> Result<(PathBuf, T), String> {
     let path = Path::new(path);
     let file = if path.is_dir() { path.join("run.json") } else { path.to_owned() };
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let recording: Recording = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
-    if recording.form != FORM {
-        return Err(format!("{}: form {}, this queen-perf reads {FORM}", file.display(), recording.form));
-    }
-    Ok(recording)
+    let result = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok((file, result))
 }
 
 /// Ratios B / A of every figure of every scenario both have.
@@ -32,7 +44,7 @@ pub fn compare(a: &Recording, b: &Recording) -> String {
             out += &format!("{name}: only in A.\n");
             continue;
         };
-        if before.settings != after.settings {
+        if !before.settings.same_work(&after.settings) {
             out += &format!("{name}: settings differ.\n");
         }
         if before.failed() || after.failed() {

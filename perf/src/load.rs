@@ -15,9 +15,11 @@ use crate::bundle::{BundleWriter, Held};
 use crate::framed;
 use crate::payload::{Payload, Rng, id_sum};
 use crate::poller::{Poller, Ready, Ticker};
-use crate::process::{Snapshot, snapshot};
+use crate::postgres::{Session, StoreCounts};
+use crate::process::{Snapshot, glance, snapshot};
 use crate::request::{self, AckWriter, Pushes};
-use crate::scenario::{AckMode, Kind, Scenario};
+use crate::scenario::{AckMode, Form, Kind, Scenario};
+use crate::series::{Sample, Series};
 use crate::tally::{FAILURES_MAX, Tally};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -43,6 +45,8 @@ pub struct Plan<'a> {
     pub scenario: &'a Scenario,
     /// The broker's process, if it is on this machine.
     pub broker: Option<u32>,
+    /// Its PostgreSQL, if that can be asked.
+    pub postgres: Option<&'a Session>,
     pub seed: u64,
     pub drain: Duration,
 }
@@ -53,6 +57,9 @@ impl Plan<'_> {
 
 /// What an observer hears each second.
 pub struct Progress {
+    /// What is going on, when it is not the run itself.
+    pub filling: bool,
+    /// Seconds of the run, or messages that are filled in.
     pub elapsed: f64,
     pub total: f64,
     /// Messages pushed and popped since the last time, per second.
@@ -66,6 +73,10 @@ pub struct Measured {
     pub window_seconds: f64,
     pub before: Snapshot,
     pub after: Snapshot,
+    /// What PostgreSQL did in the window.
+    pub store: Option<StoreCounts>,
+    /// How the window went.
+    pub series: Vec<Sample>,
     /// Messages left in the queue when the drain ended.
     pub left: u64,
 }
@@ -102,6 +113,8 @@ struct Connection {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Stage {
+    /// Pushes go out until so many messages are sent.
+    Fill(u64),
     Warmup,
     Window,
     Drain,
@@ -114,7 +127,9 @@ struct Load<'a> {
     connections: Vec<Connection>,
     idle: VecDeque<usize>,
     template: Pushes,
-    pop_request: Vec<u8>,
+    /// Names of the groups, and the pop of each; one of no name in queue mode.
+    groups: Vec<Option<String>>,
+    pop_requests: Vec<Vec<u8>>,
     ack: AckWriter,
     bundle: BundleWriter,
     /// Of the connections that send bundles, by token.
@@ -127,7 +142,10 @@ struct Load<'a> {
     /// Open loop: when the next push is due, and the period.
     due: u64,
     period: u64,
+    /// What was there before the first client, and the sum of its ids.
+    filled: (u64, u64),
     /// From the first message on, whatever the stage.
+    sent: u64,
     pushed: u64,
     popped: u64,
     sent_sum: u64,
@@ -136,8 +154,49 @@ struct Load<'a> {
 
 /// Runs the scenario once. Err: it could not start, or the client's own system calls fail.
 pub fn run(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<Measured, String> {
+    let filled = if plan.scenario.fill > 0 { fill(plan, observe)? } else { (0, 0) };
+    let snapshot = plan.scenario.old_snapshot.then(|| hold_snapshot(plan)).transpose()?;
     let mut load = Load::new(plan)?;
-    load.run(observe).map_err(|error| format!("epoll: {error}"))
+    load.filled = filled;
+    let measured = load.run(observe).map_err(|error| format!("epoll: {error}"));
+    drop(snapshot);
+    measured
+}
+
+/// Stores what has to be there before the first client; how many messages, and the sum of their ids.
+fn fill(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<(u64, u64), String> {
+    const BATCH: u32 = 100;
+    const CONNECTIONS: u32 = 32;
+    let s = plan.scenario;
+    // A message to each of so many partitions, and no more in all than is wanted.
+    let most = BATCH.min(s.partitions).min(s.fill.min(u64::from(BATCH)) as u32);
+    let batch = (1..=most).rev().find(|n| s.fill.is_multiple_of(u64::from(*n))).unwrap_or(1);
+    let scenario = Scenario {
+        kind: Kind::Push,
+        form: Form::Json,
+        batch,
+        connections: CONNECTIONS,
+        consumers: 0,
+        rate: 0,
+        ..s.clone()
+    };
+    let plan = Plan { scenario: &scenario, seed: !plan.seed, ..*plan };
+    let mut load = Load::new(&plan)?;
+    load.template = Pushes::in_order(plan.host, plan.queue, &scenario, plan.seed);
+    load.stage = Stage::Fill(s.fill);
+    load.fill(observe).map_err(|error| format!("epoll: {error}"))?;
+    match load.tally.failure_texts.first() {
+        None => Ok((load.pushed, load.sent_sum)),
+        Some(text) => Err(format!("filling the queue: {text}")),
+    }
+}
+
+/// A session that keeps what dies from now on from being cleaned away.
+fn hold_snapshot(plan: &Plan) -> Result<Session, String> {
+    let postgres = plan.postgres.ok_or("an old snapshot needs the broker's PostgreSQL: --postgres says where")?;
+    let session = postgres.again()?;
+    session.hold_snapshot()?;
+    Ok(session)
 }
 
 impl<'a> Load<'a> {
@@ -145,6 +204,10 @@ impl<'a> Load<'a> {
         let s = plan.scenario;
         let template = Pushes::new(plan.host, plan.queue, s, plan.seed);
         let payload = Payload::new(s.payload as usize);
+        let groups: Vec<Option<String>> = match s.groups {
+            0 => vec![None],
+            groups => (0..groups).map(|n| Some(format!("g{n}"))).collect(),
+        };
         let mut load = Load {
             plan,
             started: Instant::now(),
@@ -152,7 +215,11 @@ impl<'a> Load<'a> {
             connections: Vec::new(),
             idle: VecDeque::new(),
             template,
-            pop_request: request::pop(plan.host, plan.queue, s, s.pop_wait_ms),
+            pop_requests: groups
+                .iter()
+                .map(|group| request::pop(plan.host, plan.queue, s, group.as_deref(), s.pop_wait_ms))
+                .collect(),
+            groups,
             ack: AckWriter::new(plan.host),
             bundle: BundleWriter::new(plan.host, plan.queue, payload, plan.seed),
             held: vec![Held::default(); s.connections as usize],
@@ -162,6 +229,8 @@ impl<'a> Load<'a> {
             window: (u64::MAX, u64::MAX),
             due: 0,
             period: if s.rate > 0 { 1_000_000_000 / u64::from(s.rate) } else { 0 },
+            filled: (0, 0),
+            sent: 0,
             pushed: 0,
             popped: 0,
             sent_sum: 0,
@@ -214,11 +283,14 @@ impl<'a> Load<'a> {
         let mut stage_end = ns(s.warmup);
         let mut told = (0, 0, 0); // When the observer last heard, and the counts it heard.
         let (mut before, mut after) = (Snapshot::default(), Snapshot::default());
+        let (mut store_before, mut store_after) = (None, None);
+        let mut series = Series::new(s.seconds);
         loop {
             let now = self.now();
             if now >= stage_end || self.tally.failures >= FAILURES_MAX {
                 match self.stage {
-                    Stage::Warmup => {
+                    Stage::Fill(_) | Stage::Warmup => {
+                        store_before = self.plan.postgres.and_then(Session::counts);
                         before = snapshot(self.plan.broker);
                         let start = self.now();
                         self.stage = Stage::Window;
@@ -227,6 +299,7 @@ impl<'a> Load<'a> {
                     }
                     Stage::Window => {
                         after = snapshot(self.plan.broker);
+                        store_after = self.plan.postgres.and_then(Session::counts);
                         self.window.1 = self.window.1.min(now);
                         self.stage = Stage::Drain;
                         stage_end = now + self.plan.drain.as_nanos() as u64;
@@ -256,7 +329,12 @@ impl<'a> Load<'a> {
             let now = self.now();
             if now - told.0 >= PROGRESS_NS {
                 let seconds = (now - told.0) as f64 / NS;
+                if self.stage == Stage::Window {
+                    let glanced = self.plan.broker.and_then(glance);
+                    series.add((now - self.window.0) as f64 / NS, self.pushed, self.popped, glanced);
+                }
                 observe(Progress {
+                    filling: false,
                     elapsed: now as f64 / NS,
                     total: s.warmup + s.seconds,
                     pushed_rate: (self.pushed - told.1) as f64 / seconds,
@@ -271,8 +349,58 @@ impl<'a> Load<'a> {
             window_seconds: (self.window.1 - self.window.0) as f64 / NS,
             before,
             after,
-            left: self.pushed.saturating_sub(self.popped),
+            store: store_before.zip(store_after).map(|(before, after)| StoreCounts::since(after, before)),
+            series: series.take(),
+            left: self.owed().saturating_sub(self.popped),
         })
+    }
+
+    /// Pushes in order until everything is there.
+    fn fill(&mut self, observe: &mut dyn FnMut(Progress)) -> std::io::Result<()> {
+        let Stage::Fill(total) = self.stage else { return Ok(()) };
+        self.started = Instant::now();
+        self.idle.extend(0..self.connections.len());
+        let mut ready: Vec<Ready> = Vec::new();
+        let (mut told, mut silent) = ((0, 0), 0);
+        while self.pushed < total && self.tally.failures == 0 {
+            self.push_idle();
+            self.poller.wait(Duration::from_millis(100), &mut ready)?;
+            for event in &ready {
+                if event.writable {
+                    self.flush(event.token);
+                }
+                if event.readable {
+                    self.read(event.token);
+                }
+            }
+            let now = self.now();
+            if now - told.0 >= PROGRESS_NS {
+                let pushed_rate = (self.pushed - told.1) as f64 * NS / (now - told.0) as f64;
+                silent = if self.pushed == told.1 { silent + 1 } else { 0 };
+                if silent * PROGRESS_NS > self.plan.drain.as_nanos() as u64 {
+                    self.tally.fail(format!("no answer for {silent} s"));
+                }
+                let (elapsed, total) = (self.pushed as f64, total as f64);
+                observe(Progress { filling: true, elapsed, total, pushed_rate, popped_rate: 0.0 });
+                told = (now, self.pushed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deliveries that a queue drained to the end has made.
+    fn owed(&self) -> u64 {
+        (self.pushed + self.filled.0) * self.plan.scenario.deliveries().max(1)
+    }
+
+    /// Messages pushed by the clients and not yet popped by a group, on average.
+    fn backlog(&self) -> u64 {
+        self.pushed.saturating_sub(self.popped / self.plan.scenario.deliveries().max(1))
+    }
+
+    /// The group of a consumer.
+    fn group(&self, token: usize) -> usize {
+        token % self.groups.len()
     }
 
     /// Consumers pop first, so that they are parked when the first message comes. The first wait of each is
@@ -282,7 +410,8 @@ impl<'a> Load<'a> {
         let consumers = s.consumers as usize;
         for n in 0..consumers {
             let wait_ms = s.pop_wait_ms * (n as u64 + 1) / consumers as u64;
-            let first = request::pop(self.plan.host, self.plan.queue, s, wait_ms.max(1));
+            let group = self.groups[self.group(n)].as_deref();
+            let first = request::pop(self.plan.host, self.plan.queue, s, group, wait_ms.max(1));
             let now = self.now();
             self.connections[n].patience = wait_ms.max(1) * 1_000_000;
             self.send(n, Waiting::Pop, now, &first);
@@ -310,17 +439,20 @@ impl<'a> Load<'a> {
                 self.due += self.period;
                 self.due - self.period
             } else {
-                let backlog = self.pushed.saturating_sub(self.popped);
                 let max = self.plan.scenario.backlog_max;
-                let full = self.plan.scenario.consumers > 0 && max > 0 && backlog >= max;
-                if full || self.stage == Stage::Drain {
+                let full = self.plan.scenario.consumers > 0 && max > 0 && self.backlog() >= max;
+                let enough = matches!(self.stage, Stage::Fill(total) if self.sent >= total);
+                if full || enough || self.stage == Stage::Drain {
                     return;
                 }
                 now
             };
             self.idle.pop_front();
-            let (bytes, sum) = self.template.next(since);
+            // What is filled in was due on no clock of this run.
+            let stamp = if matches!(self.stage, Stage::Fill(_)) { u64::MAX } else { since };
+            let (bytes, sum) = self.template.next(stamp);
             self.sent_sum = self.sent_sum.wrapping_add(sum);
+            self.sent += u64::from(self.plan.scenario.batch);
             let connection = &mut self.connections[token];
             if let Err(text) = transmit(connection, &self.poller, token, bytes) {
                 self.lose(token, text);
@@ -558,7 +690,8 @@ impl<'a> Load<'a> {
             tally.pop_requests += 1;
             tally.pop.record_ns(now - since);
         }
-        let (bytes, items) = self.ack.finish();
+        let group = self.groups[self.group(token)].as_deref();
+        let (bytes, items) = self.ack.finish(group);
         let connection = &mut self.connections[token];
         match transmit(connection, &self.poller, token, bytes) {
             Ok(()) => (connection.waiting, connection.since) = (Waiting::Ack(items), now),
@@ -579,10 +712,14 @@ impl<'a> Load<'a> {
     }
 
     fn pop_again(&mut self, token: usize, now: u64) {
-        let request = std::mem::take(&mut self.pop_request);
+        if self.stage == Stage::Drain && !self.plan.scenario.drain {
+            return;
+        }
+        let group = self.group(token);
+        let request = std::mem::take(&mut self.pop_requests[group]);
         self.connections[token].patience = self.plan.scenario.pop_wait_ms * 1_000_000;
         self.send(token, Waiting::Pop, now, &request);
-        self.pop_request = request;
+        self.pop_requests[group] = request;
     }
 
     /// Nothing is due or in flight except waiting pops, and consumers have it all.
@@ -590,7 +727,7 @@ impl<'a> Load<'a> {
         let quiet = |c: &Connection| matches!(c.waiting, Waiting::Nothing | Waiting::Pop);
         (self.period == 0 || self.due >= self.window.1)
             && self.connections.iter().all(quiet)
-            && (self.plan.scenario.consumers == 0 || self.popped >= self.pushed)
+            && (self.plan.scenario.consumers == 0 || !self.plan.scenario.drain || self.popped >= self.owed())
     }
 
     /// What the drain must have brought: every answer, every due push, each message exactly once.
@@ -607,16 +744,18 @@ impl<'a> Load<'a> {
             let unsent = (self.window.1 - self.due).div_ceil(self.period);
             self.tally.fail(format!("the rate was not kept: {unsent} pushes never went out"));
         }
-        if self.plan.scenario.kind == Kind::Parked || self.plan.scenario.consumers == 0 {
+        let s = self.plan.scenario;
+        if s.kind == Kind::Parked || s.consumers == 0 || !s.drain {
             return;
         }
-        if self.popped < self.pushed {
-            let left = self.pushed - self.popped;
+        let (owed, popped) = (self.owed(), self.popped);
+        let sum = self.sent_sum.wrapping_add(self.filled.1).wrapping_mul(s.deliveries());
+        if popped < owed {
             self.tally
-                .fail(format!("{left} of {} messages were not delivered {seconds} s after the window", self.pushed));
-        } else if self.popped > self.pushed {
-            self.tally.fail(format!("{} messages pushed, {} delivered: some more than once", self.pushed, self.popped));
-        } else if self.popped_sum != self.sent_sum {
+                .fail(format!("{} of {owed} messages were not delivered {seconds} s after the window", owed - popped));
+        } else if popped > owed {
+            self.tally.fail(format!("{owed} messages to deliver, {popped} delivered: some more than once"));
+        } else if self.popped_sum != sum {
             self.tally.fail("as many messages delivered as pushed, but not the same ones".into());
         }
     }

@@ -4,6 +4,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 /// Events taken per wait; a bound, not a limit of sockets.
@@ -125,6 +127,20 @@ pub fn raise_file_limit() {
             libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
         }
     }
+}
+
+/// The program ends when this process does, however that happens.
+pub fn end_with_us(command: &mut Command) {
+    // SAFETY: prctl is async-signal-safe and touches nothing of ours.
+    unsafe {
+        command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM)).map(|_| ()));
+    }
+}
+
+/// Asks a process that this one started and has not yet waited for to end.
+pub fn terminate(pid: u32) {
+    // SAFETY: no pointers; the process is ours, so its number is not another's yet.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) };
 }
 
 /// CPU time this process has used.

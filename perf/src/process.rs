@@ -5,7 +5,7 @@
 //! figures are absent, not zero. Times count in ticks of 10 ms: exact enough over seconds, not below.
 
 use crate::poller::{own_cpu, page_bytes, ticks_per_second};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 /// What a snapshot reads of one process.
@@ -95,15 +95,83 @@ pub struct Snapshot {
 pub fn snapshot(broker: Option<u32>) -> Snapshot {
     let all = stats();
     let (machine_us, steal_us) = fs::read_to_string("/proc/stat").ok().and_then(|text| machine(&text)).unzip();
-    let broker = broker.and_then(|pid| all.get(&pid));
+    let broker = broker.map(|pid| family(&all, pid)).filter(|family| !family.is_empty());
+    let sum = |of: fn(&Stat) -> u64| broker.as_ref().map(|family| family.iter().map(|stat| of(stat)).sum::<u64>());
     Snapshot {
-        broker_us: broker.map(|stat| to_us(stat.own_ticks)),
+        broker_us: sum(|stat| stat.own_ticks).map(to_us),
         postgres_us: postgres_ticks(&all).map(to_us),
         client_us: own_cpu().as_micros() as u64,
         machine_us,
         steal_us,
-        broker_rss_kb: broker.map(|stat| stat.resident_pages * page_bytes() / 1024),
+        broker_rss_kb: sum(|stat| stat.resident_pages).map(|pages| pages * page_bytes() / 1024),
     }
+}
+
+/// CPU time in microseconds and resident kilobytes of one process now; the cheap reading between two snapshots.
+pub fn glance(pid: u32) -> Option<(u64, u64)> {
+    let stat = parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?;
+    Some((to_us(stat.own_ticks), stat.resident_pages * page_bytes() / 1024))
+}
+
+/// A process and all that descend from it, PostgreSQL's left out: a broker may be several processes.
+fn family(all: &HashMap<u32, Stat>, pid: u32) -> Vec<&Stat> {
+    let mut found: Vec<&Stat> = all.get(&pid).into_iter().collect();
+    let mut unseen = vec![pid];
+    while let Some(parent) = unseen.pop() {
+        for (&child, stat) in all.iter().filter(|(_, stat)| stat.parent == parent && stat.name != "postgres") {
+            found.push(stat);
+            unseen.push(child);
+        }
+    }
+    found
+}
+
+/// How a broker waits for its sockets, by the descriptors it holds: `io_uring` or `epoll`, with their numbers.
+///
+/// A broker on io_uring keeps at most one epoll instance, for what is not hot; one on epoll has one per thread.
+pub fn driver(pid: u32) -> Option<String> {
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+    Some(driver_of(links.map(|link| link.to_string_lossy().into_owned())))
+}
+
+fn driver_of(links: impl Iterator<Item = String>) -> String {
+    let (mut rings, mut epolls) = (0, 0);
+    for link in links {
+        rings += usize::from(link == "anon_inode:[io_uring]");
+        epolls += usize::from(link == "anon_inode:[eventpoll]");
+    }
+    let word = if rings > 0 && epolls <= 1 { "io_uring" } else { "epoll" };
+    format!("{word} ({rings} rings, {epolls} epoll)")
+}
+
+/// The broker's settings: its environment's `QUEEN_*`, `DB_POOL_SIZE` and the like. Secrets are left out, and so is
+/// where things are.
+pub fn broker_settings(pid: u32) -> Option<BTreeMap<String, String>> {
+    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    Some(public_settings(&String::from_utf8_lossy(&environ)))
+}
+
+fn public_settings(environ: &str) -> BTreeMap<String, String> {
+    const READ: &[&str] = &["QUEEN_", "DB_POOL_SIZE", "FILE_BUFFER_", "RETENTION_", "JWT_ENABLED", "LOG_LEVEL"];
+    const HIDDEN: &[&str] = &["SECRET", "KEY", "PASSWORD", "URL", "DIR", "CERT", "ADDR", "PEERS"];
+    environ
+        .split('\0')
+        .filter_map(|pair| pair.split_once('='))
+        .filter(|(name, _)| READ.iter().any(|read| name.starts_with(read)))
+        .filter(|(name, _)| !HIDDEN.iter().any(|hidden| name.contains(hidden)))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// Where the PostgreSQL that a broker runs as its child listens, as libpq reads it.
+pub fn embedded_postgres(broker: u32) -> Option<String> {
+    let all = stats();
+    let (pid, _) = all.iter().find(|(_, stat)| stat.parent == broker && stat.name == "postgres")?;
+    let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words: Vec<String> =
+        command.split(|&byte| byte == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+    let at = words.iter().position(|word| word == "-k")?;
+    Some(format!("host={} user=queen", words.get(at + 1)?))
 }
 
 fn to_us(ticks: u64) -> u64 {
@@ -146,6 +214,42 @@ mod tests {
         let used = postgres_ticks(&after).unwrap() - postgres_ticks(&before).unwrap();
         assert_eq!(used, 5 + 2);
         assert_eq!(postgres_ticks(&HashMap::new()), None);
+    }
+
+    #[test]
+    fn a_broker_is_all_its_processes_but_postgresql() {
+        let named = |name: &str, parent, own_ticks| Stat { name: name.into(), ..stat(parent, own_ticks, 0) };
+        let all = HashMap::from([
+            (10, named("queen", 1, 5)),
+            (11, named("worker", 10, 7)),
+            (12, named("helper", 11, 9)),
+            (13, named("postgres", 10, 100)),
+            (14, named("postgres", 13, 100)),
+            (15, named("other", 1, 100)),
+        ]);
+        assert_eq!(family(&all, 10).iter().map(|stat| stat.own_ticks).sum::<u64>(), 21);
+        assert!(family(&all, 99).is_empty());
+    }
+
+    #[test]
+    fn the_driver_is_told_by_the_descriptors() {
+        let told = |rings: usize, epolls: usize| {
+            let links =
+                ["anon_inode:[io_uring]"].repeat(rings).into_iter().chain(["anon_inode:[eventpoll]"].repeat(epolls));
+            driver_of(links.chain(["socket:[7]"]).map(str::to_owned))
+        };
+        assert_eq!(told(5, 1), "io_uring (5 rings, 1 epoll)");
+        assert_eq!(told(3, 3), "epoll (3 rings, 3 epoll)"); // The spool's thread has rings of its own.
+        assert_eq!(told(0, 8), "epoll (0 rings, 8 epoll)");
+    }
+
+    #[test]
+    fn settings_are_told_and_secrets_are_not() {
+        let told = public_settings(
+            "PATH=/bin\0QUEEN_SHARDS=2\0QUEEN_ENCRYPTION_KEY=aa\0QUEEN_SYNC_SECRET=b\0DB_POOL_SIZE=40\0PG_PASSWORD=c\0",
+        );
+        let want = [("DB_POOL_SIZE", "40"), ("QUEEN_SHARDS", "2")];
+        assert_eq!(told, want.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     }
 
     #[test]

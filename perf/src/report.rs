@@ -1,5 +1,7 @@
 //! A recording as text: the tables a person reads, `run.json` and `summary.md`.
 
+use crate::paired::{self, Pairing};
+use crate::plots;
 use crate::result::{Recording, RunResult, ScenarioResult};
 use crate::scenario::Kind;
 use std::fs;
@@ -9,7 +11,27 @@ use std::path::{Path, PathBuf};
 /// The tables of a recording: figures, cost, latencies; then what failed.
 pub fn tables(recording: &Recording) -> String {
     let mut figures = Table::new(&["scenario", "figure", "median", "lowest", "highest"]);
-    let mut cost = Table::new(&["CPU", "process", "us/msg", "% of a core", "broker RSS MB", "steal %"]);
+    let mut cost = Table::new(&[
+        "CPU",
+        "process",
+        "us/msg",
+        "x calibration",
+        "budget",
+        "% of a core",
+        "RSS MB",
+        "RSS MB deleted",
+        "steal %",
+    ]);
+    let mut store = Table::new(&[
+        "PostgreSQL",
+        "per",
+        "commits",
+        "WAL bytes",
+        "fsyncs",
+        "msg/commit",
+        "checkpoints",
+        "autovacuums",
+    ]);
     let mut latency =
         Table::new(&["latency", "operation", "count", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms"]);
     let mut failed = String::new();
@@ -17,6 +39,7 @@ pub fn tables(recording: &Recording) -> String {
         let name = scenario.settings.name.as_str();
         figures.row(figure_row(scenario));
         cost_rows(scenario).into_iter().for_each(|row| cost.row(row));
+        store_row(scenario).into_iter().for_each(|row| store.row(row));
         for (operation, l) in scenario.median_run().latencies() {
             let ms = |us: u64| format!("{:.3}", us as f64 / 1000.0);
             let count = thousands(l.count as f64);
@@ -30,14 +53,13 @@ pub fn tables(recording: &Recording) -> String {
             }
         }
     }
-    let parts = [figures.render(), cost.render(), latency.render(), failed];
+    let parts = [figures.render(), cost.render(), store.render(), latency.render(), failed];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
 fn figure_row(scenario: &ScenarioResult) -> Vec<String> {
     let figure = scenario.median_run().main_figure(&scenario.settings);
     let (low, high) = scenario.range();
-    let show = |value: f64| if value < 100.0 { format!("{value:.2}") } else { thousands(value) };
     let name = scenario.settings.name.clone() + if scenario.failed() { " FAILED" } else { "" };
     vec![name, figure.name.to_owned(), show(figure.value), show(low), show(high)]
 }
@@ -45,23 +67,62 @@ fn figure_row(scenario: &ScenarioResult) -> Vec<String> {
 /// One row for each process that was seen, and their sum when all were.
 fn cost_rows(scenario: &ScenarioResult) -> Vec<Vec<String>> {
     let (settings, run) = (&scenario.settings, scenario.median_run());
-    let sum = [run.broker_cpu_us, run.postgres_cpu_us, Some(run.client_cpu_us)].into_iter().sum::<Option<u64>>();
     let processes = [
         ("broker", run.broker_cpu_us),
         ("PostgreSQL", run.postgres_cpu_us),
         ("client", Some(run.client_cpu_us)),
-        ("sum", sum),
+        ("sum", run.cpu_us()),
     ];
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.2}"));
     let percent = |cpu: Option<u64>| run.core_percent(cpu).map_or(String::new(), |percent| format!("{percent:.1}"));
     let row = |(process, cpu): (&str, Option<u64>)| {
         let broker = process == "broker";
-        let rss = run.broker_rss_kb.filter(|_| broker).map_or(String::new(), |kb| format!("{:.1}", kb as f64 / 1024.0));
-        let steal = if process == "sum" { percent(run.steal_us) } else { String::new() };
-        let name = settings.name.clone();
-        vec![name, process.to_owned(), cell(run.per_message(settings, cpu)), percent(cpu), rss, steal]
+        let mb =
+            |kb: Option<u64>| kb.filter(|_| broker).map_or(String::new(), |kb| format!("{:.1}", kb as f64 / 1024.0));
+        let budget = settings.budget.and_then(|budget| match process {
+            "broker" => Some(budget.broker),
+            "PostgreSQL" => Some(budget.postgres),
+            _ => None,
+        });
+        vec![
+            settings.name.clone(),
+            process.to_owned(),
+            cell(run.per_message(settings, cpu)),
+            cell(run.calibrated(settings, cpu)),
+            cell(budget),
+            percent(cpu),
+            mb(run.broker_rss_kb),
+            mb(run.deleted_rss_kb),
+            if process == "sum" { percent(run.steal_us) } else { String::new() },
+        ]
     };
     processes.into_iter().filter(|(_, cpu)| cpu.is_some()).map(row).collect()
+}
+
+/// What PostgreSQL did per message, where it was asked and there were messages.
+fn store_row(scenario: &ScenarioResult) -> Option<Vec<String>> {
+    let (settings, run) = (&scenario.settings, scenario.median_run());
+    let store = run.store.filter(|_| run.pushed + run.popped > 0)?;
+    let each = |amount: u64| format!("{:.4}", run.each(settings, amount));
+    Some(vec![
+        settings.name.clone(),
+        if settings.consumers > 0 { "message popped" } else { "message pushed" }.to_owned(),
+        each(store.commits),
+        format!("{:.0}", run.each(settings, store.wal_bytes)),
+        each(store.fsyncs),
+        if store.commits > 0 { show(1.0 / run.each(settings, store.commits)) } else { String::new() },
+        store.checkpoints.to_string(),
+        store.autovacuums.to_string(),
+    ])
+}
+
+/// A figure for people: more digits behind the point the smaller it is.
+pub fn show(value: f64) -> String {
+    match value {
+        _ if value >= 100.0 => thousands(value),
+        _ if value >= 0.1 || value == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.5}"),
+    }
 }
 
 /// 1234567.8 as `1,234,568`.
@@ -116,11 +177,25 @@ impl Table {
     }
 }
 
-/// Writes `<date>-<machine>-<commit>/run.json` and `summary.md` under `root`; a second result of one day and
-/// commit gets `-2`, and so on. Returns the directory.
+/// Writes `<date>-<machine>-<commit>/` under `root`: `run.json`, `summary.md`, `plots.html`; a second result of one day
+/// and commit gets `-2`, and so on. Returns the directory.
 pub fn record(recording: &Recording, root: &Path) -> io::Result<PathBuf> {
-    let day = recording.date.split('T').next().unwrap_or_default();
-    let name = format!("{day}-{}-{}", recording.machine.name, recording.commit);
+    let json = serde_json::to_string_pretty(recording)?;
+    let plots = plots::page(&[(recording, "")]);
+    write(root, recording, "", [("run.json", json + "\n"), ("summary.md", summary(recording)), ("plots.html", plots)])
+}
+
+/// The same of a pairing, in `<date>-<machine>-<commit>-paired/`.
+pub fn record_pairing(pairing: &Pairing, root: &Path) -> io::Result<PathBuf> {
+    let json = serde_json::to_string_pretty(pairing)?;
+    let plots = plots::page(&[(&pairing.a, "A"), (&pairing.b, "B")]);
+    let files = [("run.json", json + "\n"), ("summary.md", paired::summary(pairing)), ("plots.html", plots)];
+    write(root, &pairing.a, "-paired", files)
+}
+
+fn write(root: &Path, of: &Recording, kind: &str, files: [(&str, String); 3]) -> io::Result<PathBuf> {
+    let day = of.date.split('T').next().unwrap_or_default();
+    let name = format!("{day}-{}-{}{kind}", of.machine.name, of.commit);
     let suffixes = std::iter::once(String::new()).chain((2..).map(|n| format!("-{n}")));
     fs::create_dir_all(root)?;
     for suffix in suffixes {
@@ -129,9 +204,9 @@ pub fn record(recording: &Recording, root: &Path) -> io::Result<PathBuf> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             other => other?,
         }
-        let json = serde_json::to_string_pretty(recording)? + "\n";
-        fs::write(directory.join("run.json"), json)?;
-        fs::write(directory.join("summary.md"), summary(recording))?;
+        for (file, text) in &files {
+            fs::write(directory.join(file), text)?;
+        }
         return Ok(directory);
     }
     unreachable!("the suffixes do not end")
@@ -142,7 +217,7 @@ pub fn summary(recording: &Recording) -> String {
     let machine = &recording.machine;
     let mut out = format!(
         "# {}, {} cores, commit {}\n\n\
-         `{}`, {}. {} ({} cores, {} MB), Linux {}. Broker at {}: `{}`.\n\n",
+         `{}`, {}. {} ({} cores, {} MB), Linux {}. Broker at {}: `{}`, {}.\n\n",
         recording.date.split('T').next().unwrap_or_default(),
         machine.cores,
         recording.commit,
@@ -154,7 +229,13 @@ pub fn summary(recording: &Recording) -> String {
         machine.kernel,
         recording.url,
         recording.broker.replace('`', "'"),
+        recording.driver.as_deref().unwrap_or("driver unknown"),
     );
+    for (what, settings) in [("Broker", &recording.settings), ("PostgreSQL", &recording.postgres)] {
+        let Some(settings) = settings.as_ref().filter(|settings| !settings.is_empty()) else { continue };
+        let pairs: Vec<String> = settings.iter().map(|(name, value)| format!("`{name}={value}`")).collect();
+        out += &format!("{what} settings: {}.\n\n", pairs.join(", "));
+    }
     if recording.scenarios.iter().any(ScenarioResult::failed) {
         out += "**Not valid: a run failed, see the end of the tables.**\n\n";
     }
@@ -162,7 +243,8 @@ pub fn summary(recording: &Recording) -> String {
     out += &tables(recording);
     out += "\nEach line is the run in the middle by its figure; lowest and highest are of all runs. \
             CPU is of the whole processes in the window, divided by messages pushed, or by messages popped where there \
-            are consumers. Open-loop latencies start when a message was due.\n\n";
+            are consumers; with groups, by deliveries. x calibration is that in messages of the calibration loop, which \
+            ran beside each run. Open-loop latencies start when a message was due.\n\n";
     for scenario in &recording.scenarios {
         out += &format!("* **{}**: {} {}\n", scenario.settings.name, scenario.settings.about, settings_line(scenario));
     }
@@ -180,13 +262,15 @@ fn settings_line(scenario: &ScenarioResult) -> String {
         Kind::Idle => format!("({time})"),
         Kind::Parked => format!("({time}; {} consumers)", s.consumers),
         _ => format!(
-            "({time}; batch {}, {} connections, {} consumers, pop {} of {} partitions, {} partitions, {} B, rate {}, backlog at most {})",
+            "({time}; batch {}, {} connections, {} consumers in {} groups, pop {} of {} partitions, {} partitions, {} filled in, {} B, rate {}, backlog at most {})",
             s.batch,
             s.connections,
             s.consumers,
+            s.groups,
             s.pop_batch,
             s.pop_partitions,
             s.partitions,
+            s.fill,
             s.payload,
             s.rate,
             s.backlog_max
@@ -197,12 +281,22 @@ fn settings_line(scenario: &ScenarioResult) -> String {
 fn blind_spots(recording: &Recording) -> Vec<String> {
     let runs = || recording.scenarios.iter().flat_map(|scenario| &scenario.runs);
     let mut lines = vec![
-        "Long runs: windows are short, so checkpoints, autovacuum and retention hardly take part.".to_owned(),
         "A network: client and broker as far apart as the URL says, and no further.".to_owned(),
         "Other data: payloads are made up (distinct, 3.4 to 1 at zstd level 1 in batches of 100), ids are random UUIDs.".to_owned(),
-        "PostgreSQL's settings: fsync and synchronous_commit were not read by the client.".to_owned(),
-        "Messages and cost of others: CPU of PostgreSQL is of every process named `postgres` on the machine.".to_owned(),
+        "Cost of others: CPU of PostgreSQL is of every process named `postgres` on the machine, its counters of the whole server.".to_owned(),
     ];
+    if recording.scenarios.iter().any(|scenario| scenario.settings.seconds < 600.0) {
+        lines.push(
+            "Long runs, where windows are below ten minutes: checkpoints, autovacuum and retention hardly take part."
+                .to_owned(),
+        );
+    }
+    if recording.postgres.is_none() {
+        lines.push(
+            "PostgreSQL's settings, commits, WAL and fsyncs: it was not asked (`--postgres` says where it is)."
+                .to_owned(),
+        );
+    }
     if runs().any(|run| run.broker_cpu_us.is_none()) {
         lines.push("CPU and memory of the broker: its process was not seen from here.".to_owned());
     }
@@ -214,8 +308,9 @@ fn blind_spots(recording: &Recording) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use crate::postgres::StoreCounts;
     use crate::result::{FORM, Machine};
     use crate::scenario::Scenario;
     use crate::tally::{Latencies, LatencyResult};
@@ -229,6 +324,13 @@ mod tests {
             broker_cpu_us: Some(8_000_000),
             postgres_cpu_us: Some(6_000_000),
             client_cpu_us: 4_000_000,
+            calibration_ns: Some(500.0),
+            store: Some(StoreCounts {
+                commits: pushed / 1000,
+                wal_bytes: pushed * 200,
+                fsyncs: pushed / 2000,
+                ..StoreCounts::default()
+            }),
             push: LatencyResult::of(&latencies),
             ..RunResult::default()
         };
@@ -240,6 +342,9 @@ mod tests {
             machine: Machine { name: "m2".into(), cpu: "c".into(), cores: 2, memory_mb: 8000, kernel: "6".into() },
             url: "http://127.0.0.1:6632".into(),
             broker: "{}".into(),
+            driver: Some("io_uring (5 rings, 1 epoll)".into()),
+            settings: Some([("QUEEN_SHARDS".to_owned(), "2".to_owned())].into()),
+            postgres: None,
             scenarios: vec![ScenarioResult {
                 settings: Scenario { name: "push-b100".into(), ..Scenario::default() },
                 runs: rates.iter().map(|&rate| run(rate * 10)).collect(),
@@ -258,6 +363,11 @@ mod tests {
             row.split('|').nth(3).unwrap().trim()
         });
         assert_eq!(costs, ["2.00", "1.50", "1.00", "4.50"]);
+        let broker = text.lines().find(|line| line.starts_with("| push-b100 | broker ")).unwrap();
+        assert_eq!(broker.split('|').nth(4).unwrap().trim(), "4.00");
+        let store = text.lines().find(|line| line.contains("message pushed")).unwrap();
+        let cells: Vec<&str> = store.split('|').map(str::trim).collect();
+        assert_eq!(cells[3..7], ["0.0010", "200", "0.0005", "1,000"]);
         assert!(!text.contains("FAILED"));
     }
 
@@ -279,7 +389,9 @@ mod tests {
         let text = fs::read_to_string(first.join("run.json")).unwrap();
         let again: Recording = serde_json::from_str(&text).unwrap();
         assert_eq!(again.scenarios[0].runs, recording(&[7]).scenarios[0].runs);
-        assert!(fs::read_to_string(first.join("summary.md")).unwrap().contains("## What it does not show"));
+        let summary = fs::read_to_string(first.join("summary.md")).unwrap();
+        assert!(summary.contains("## What it does not show") && summary.contains("`QUEEN_SHARDS=2`"));
+        assert!(fs::read_to_string(first.join("plots.html")).unwrap().contains("<svg"));
         fs::remove_dir_all(root).unwrap();
     }
 

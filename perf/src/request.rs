@@ -17,10 +17,18 @@ impl Pushes {
     pub fn new(host: &str, queue: &str, scenario: &Scenario, seed: u64) -> Pushes {
         let payload = Payload::new(scenario.payload as usize);
         let (partitions, batch) = (scenario.partitions, scenario.batch);
+        let draw = Draw { partitions, spread: scenario.push_partitions, next: None };
         match scenario.form {
-            Form::Json => Pushes::Json(PushTemplate::new(host, queue, partitions, batch, payload, seed)),
+            Form::Json => Pushes::Json(PushTemplate::new(host, queue, draw, batch, payload, seed)),
             Form::Packed => Pushes::Packed(PackedTemplate::new(host, queue, partitions, batch, payload, seed)),
         }
+    }
+
+    /// Pushes that go through all partitions in order, as many in each as its batch reaches.
+    pub fn in_order(host: &str, queue: &str, scenario: &Scenario, seed: u64) -> Pushes {
+        let (partitions, batch) = (scenario.partitions, scenario.batch);
+        let draw = Draw { partitions, spread: batch.min(partitions), next: Some(0) };
+        Pushes::Json(PushTemplate::new(host, queue, draw, batch, Payload::new(scenario.payload as usize), seed))
     }
 
     /// The next request, and the sum of its ids. `stamp`: when it was due, nanoseconds of the client's clock.
@@ -29,6 +37,29 @@ impl Pushes {
             Pushes::Json(template) => template.next(stamp),
             Pushes::Packed(template) => template.next(stamp),
         }
+    }
+}
+
+/// Which partitions a push goes to: `spread` neighbours, beginning with one drawn at random or with the next.
+pub struct Draw {
+    pub partitions: u32,
+    pub spread: u32,
+    /// In order instead of at random: where the next push begins.
+    pub next: Option<u32>,
+}
+
+impl Draw {
+    fn first(&mut self, rng: &mut Rng) -> u32 {
+        let Some(next) = &mut self.next else { return rng.below(self.partitions) };
+        let first = *next;
+        *next = ((u64::from(first) + u64::from(self.spread)) % u64::from(self.partitions)) as u32;
+        first
+    }
+
+    /// The partition of item `n` of `batch`: items of one partition stand together.
+    fn of_item(&self, first: u32, n: usize, batch: usize) -> u32 {
+        let step = (n as u64 * u64::from(self.spread) / batch as u64) % u64::from(self.partitions);
+        ((u64::from(first) + step) % u64::from(self.partitions)) as u32
     }
 }
 
@@ -44,7 +75,7 @@ pub struct PushTemplate {
     id_at: usize,
     payload_at: usize,
     payload: Payload,
-    partitions: u32,
+    draw: Draw,
     rng: Rng,
     ids: Ids,
 }
@@ -63,8 +94,8 @@ pub fn write_digits(mut n: u32, out: &mut [u8]) {
 }
 
 impl PushTemplate {
-    pub fn new(host: &str, queue: &str, partitions: u32, batch: u32, payload: Payload, seed: u64) -> PushTemplate {
-        let digits = partition_digits(partitions);
+    pub fn new(host: &str, queue: &str, draw: Draw, batch: u32, payload: Payload, seed: u64) -> PushTemplate {
+        let digits = partition_digits(draw.partitions);
         let mut item = format!("{{\"queue\":\"{queue}\",\"partition\":\"p").into_bytes();
         let partition_at = item.len();
         item.resize(item.len() + digits, b'0');
@@ -95,23 +126,23 @@ impl PushTemplate {
             id_at,
             payload_at,
             payload,
-            partitions,
+            draw,
             rng: Rng::new(seed),
             ids: Ids::new(seed.rotate_left(32)),
         }
     }
 
-    /// The next request: new messages for one partition drawn at random, and the sum of their ids.
+    /// The next request: new messages for the partitions that are its turn, and the sum of their ids.
     ///
     /// `stamp`: when it was due, nanoseconds of the client's clock.
     pub fn next(&mut self, stamp: u64) -> (&[u8], u64) {
-        let digits = partition_digits(self.partitions);
-        let mut name = [b'0'; 10];
-        write_digits(self.rng.below(self.partitions), &mut name[..digits]);
+        let digits = partition_digits(self.draw.partitions);
+        let first = self.draw.first(&mut self.rng);
         let mut sum = 0u64;
         for n in 0..self.batch {
             let item = &mut self.bytes[self.items_at + n * self.stride..];
-            item[self.partition_at..self.partition_at + digits].copy_from_slice(&name[..digits]);
+            let partition = self.draw.of_item(first, n, self.batch);
+            write_digits(partition, &mut item[self.partition_at..self.partition_at + digits]);
             let id = &mut item[self.id_at..self.id_at + ID_LEN];
             self.ids.write(id);
             sum = sum.wrapping_add(id_sum(id));
@@ -121,14 +152,23 @@ impl PushTemplate {
     }
 }
 
-/// A wildcard pop that waits. Source: data plane 4.1.
-pub fn pop(host: &str, queue: &str, scenario: &Scenario, wait_ms: u64) -> Vec<u8> {
+/// A wildcard pop that waits; of a group it subscribes to everything there is. Source: data plane 4.1, 4.4.
+pub fn pop(host: &str, queue: &str, scenario: &Scenario, group: Option<&str>, wait_ms: u64) -> Vec<u8> {
     let Scenario { pop_batch, pop_partitions, .. } = scenario;
     let frames = if scenario.framed { "&frames=true" } else { "" };
+    let group = group.map_or(String::new(), |group| format!("&consumerGroup={group}&subscriptionMode=all"));
     let path = format!(
-        "/api/v1/pop/queue/{queue}?batch={pop_batch}&partitions={pop_partitions}&wait=true&timeout={wait_ms}{frames}"
+        "/api/v1/pop/queue/{queue}?batch={pop_batch}&partitions={pop_partitions}&wait=true&timeout={wait_ms}{frames}{group}"
     );
     head("GET", &path, host, None)
+}
+
+/// Creates the queue with options. Source: data plane 8.1.
+pub fn configure(host: &str, queue: &str, options: &serde_json::Map<String, serde_json::Value>) -> Vec<u8> {
+    let body = serde_json::json!({ "queue": queue, "options": options }).to_string();
+    let mut out = head("POST", "/api/v1/configure", host, Some(body.len()));
+    out.extend_from_slice(body.as_bytes());
+    out
 }
 
 /// A request with no body.
@@ -174,19 +214,17 @@ impl AckWriter {
     }
 
     /// The request and how many items it acks: the single route for one, the batch route for more.
-    pub fn finish(&mut self) -> (&[u8], u32) {
-        const OPEN: &[u8] = b"{\"acknowledgments\":[";
+    pub fn finish(&mut self, group: Option<&str>) -> (&[u8], u32) {
+        let group = group.map_or(String::new(), |group| format!("\"consumerGroup\":\"{group}\","));
+        let (path, open, close) = match self.items {
+            1 => ("/api/v1/ack", format!("{{{group}"), ""),
+            _ => ("/api/v1/ack/batch", format!("{{{group}\"acknowledgments\":["), "]}"),
+        };
+        // One item is the body itself: its own brace gives way to the one before the group.
+        let items = if self.items == 1 { &self.body[1..] } else { &self.body[..] };
         self.out.clear();
-        if self.items == 1 {
-            write_head(&mut self.out, "POST", "/api/v1/ack", &self.host, Some(self.body.len()));
-            self.out.extend_from_slice(&self.body);
-        } else {
-            let len = OPEN.len() + self.body.len() + 2;
-            write_head(&mut self.out, "POST", "/api/v1/ack/batch", &self.host, Some(len));
-            self.out.extend_from_slice(OPEN);
-            self.out.extend_from_slice(&self.body);
-            self.out.extend_from_slice(b"]}");
-        }
+        write_head(&mut self.out, "POST", path, &self.host, Some(open.len() + items.len() + close.len()));
+        [open.as_bytes(), items, close.as_bytes()].iter().for_each(|part| self.out.extend_from_slice(part));
         (&self.out, self.items)
     }
 }
@@ -228,7 +266,8 @@ mod tests {
 
     #[test]
     fn a_push_is_one_partition_and_new_ids_each_time() {
-        let mut template = PushTemplate::new("h:1", "perf-q", 200, 10, Payload::new(256), 1);
+        let draw = Draw { partitions: 200, spread: 1, next: None };
+        let mut template = PushTemplate::new("h:1", "perf-q", draw, 10, Payload::new(256), 1);
         let (mut partitions, mut ids) = (HashSet::new(), HashSet::new());
         let len = template.bytes.len();
         for stamp in 0..500 {
@@ -255,18 +294,42 @@ mod tests {
     }
 
     #[test]
+    fn a_push_in_order_goes_through_all_partitions_and_begins_again() {
+        let scenario = Scenario { partitions: 7, batch: 3, ..Scenario::default() };
+        let mut pushes = Pushes::in_order("h:1", "q", &scenario, 1);
+        let mut names = Vec::new();
+        for _ in 0..7 {
+            let items = body(pushes.next(1).0)["items"].as_array().unwrap().clone();
+            names.extend(items.iter().map(|item| item["partition"].as_str().unwrap().to_owned()));
+        }
+        let want: Vec<String> = (0..21).map(|n| format!("p{}", n % 7)).collect();
+        assert_eq!(names, want);
+    }
+
+    #[test]
+    fn items_of_one_partition_stand_together() {
+        let draw = Draw { partitions: 10, spread: 4, next: None };
+        assert_eq!((0..8).map(|n| draw.of_item(8, n, 8)).collect::<Vec<_>>(), [8, 8, 9, 9, 0, 0, 1, 1]);
+    }
+
+    #[test]
     fn one_ack_takes_the_single_route_and_more_take_the_batch_route() {
-        let mut ack = AckWriter::new("h:1");
-        ack.start();
-        ack.add(b"t1", b"7", b"l");
-        let (request, items) = ack.finish();
-        assert!(request.starts_with(b"POST /api/v1/ack HTTP/1.1\r\n"));
-        assert_eq!((body(request)["partitionId"].as_str(), items), (Some("7"), 1));
-        ack.start();
-        ack.add(b"t1", b"7", b"l");
-        ack.add(b"t2", b"8", b"l");
-        let (request, items) = ack.finish();
-        assert!(request.starts_with(b"POST /api/v1/ack/batch HTTP/1.1\r\n"));
-        assert_eq!((body(request)["acknowledgments"][1]["transactionId"].as_str(), items), (Some("t2"), 2));
+        for group in [None, Some("g1")] {
+            let mut ack = AckWriter::new("h:1");
+            ack.start();
+            ack.add(b"t1", b"7", b"l");
+            let (request, items) = ack.finish(group);
+            assert!(request.starts_with(b"POST /api/v1/ack HTTP/1.1\r\n"));
+            let one = body(request);
+            assert_eq!((one["partitionId"].as_str(), one["consumerGroup"].as_str(), items), (Some("7"), group, 1));
+            ack.start();
+            ack.add(b"t1", b"7", b"l");
+            ack.add(b"t2", b"8", b"l");
+            let (request, items) = ack.finish(group);
+            assert!(request.starts_with(b"POST /api/v1/ack/batch HTTP/1.1\r\n"));
+            let both = body(request);
+            assert_eq!((both["acknowledgments"][1]["transactionId"].as_str(), items), (Some("t2"), 2));
+            assert_eq!(both["consumerGroup"].as_str(), group);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::payload::PAYLOAD_BYTES_MIN;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// What a run measures, and so which figure stands for it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +60,16 @@ pub struct Scenario {
     pub consumers: u32,
     /// Each push goes to one of so many partitions, drawn at random.
     pub partitions: u32,
+    /// Partitions that the messages of one push are spread over, neighbours of the one that was drawn.
+    pub push_partitions: u32,
+    /// Messages stored before the warm-up, evenly over all partitions.
+    pub fill: u64,
+    /// Consumer groups, each of which gets every message; consumers are dealt to them in turn. 0: queue mode.
+    pub groups: u32,
+    /// Options of the queue, set before the first message.
+    pub options: Map<String, Value>,
+    /// A session elsewhere holds a snapshot from before the warm-up to the end of the window.
+    pub old_snapshot: bool,
     /// Bytes of a payload.
     pub payload: u32,
     pub pop_batch: u32,
@@ -71,9 +82,24 @@ pub struct Scenario {
     /// Messages not yet popped at which a closed loop with consumers stops pushing until they catch up;
     /// 0: never. Keeps "each way" one figure and the drain short.
     pub backlog_max: u64,
+    /// False: what consumers did not get by the end of the window stays there; delivery is not checked to the end.
+    pub drain: bool,
+    /// The queue is deleted after each run, and the broker's memory is read again once it has settled.
+    pub delete: bool,
     pub warmup: f64,
     pub seconds: f64,
     pub runs: u32,
+    /// What `--gate` holds a run to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+}
+
+/// The most processor time a message may take, as multiples of a message of the calibration loop.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    pub broker: f64,
+    pub postgres: f64,
 }
 
 impl Default for Scenario {
@@ -88,6 +114,11 @@ impl Default for Scenario {
             connections: 128,
             consumers: 0,
             partitions: 200,
+            push_partitions: 1,
+            fill: 0,
+            groups: 0,
+            options: Map::new(),
+            old_snapshot: false,
             payload: 256,
             pop_batch: 100,
             pop_partitions: 1,
@@ -95,9 +126,12 @@ impl Default for Scenario {
             ack: AckMode::Last,
             rate: 0,
             backlog_max: 100_000,
+            drain: true,
+            delete: false,
             warmup: 3.0,
             seconds: 10.0,
             runs: 3,
+            budget: None,
         }
     }
 }
@@ -122,8 +156,26 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("transaction", include_str!("../scenarios/transaction.json")),
 ];
 
+macro_rules! scale {
+    ($($name:literal)*) => { &[$(($name, include_str!(concat!("../scenarios/", $name, ".json")))),*] };
+}
+
+/// What a message costs as things grow: run by name, never by default.
+const SCALE: &[(&str, &str)] = scale! {
+    "scale-partitions-10" "scale-partitions-1k" "scale-partitions-10k" "scale-partitions-100k" "scale-partitions-1m"
+    "scale-partitions-10m"
+    "scale-groups-1" "scale-groups-10" "scale-groups-100"
+    "scale-connections-1" "scale-connections-10" "scale-connections-100" "scale-connections-1k" "scale-connections-10k"
+    "scale-backlog-0" "scale-backlog-1m" "scale-backlog-50m"
+    "scale-long" "scale-snapshot-calm" "scale-snapshot-held"
+};
+
 pub fn canonical() -> Result<Vec<Scenario>, String> {
     BUILT_IN.iter().map(|(name, text)| parse(name, text)).collect()
+}
+
+pub fn scale() -> Result<Vec<Scenario>, String> {
+    SCALE.iter().map(|(name, text)| parse(name, text)).collect()
 }
 
 /// The scenarios that `name` stands for: a built-in one, all built-in ones whose names start with it (`push-pop`,
@@ -133,14 +185,14 @@ pub fn find(name: &str) -> Result<Vec<Scenario>, String> {
         let text = std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?;
         return Ok(vec![parse(name, &text)?]);
     }
-    let all = canonical()?;
+    let (all, scale) = (canonical()?, scale()?);
     let kind: Option<Kind> = serde_json::from_value(name.into()).ok();
-    let chosen: Vec<Scenario> = if let Some(one) = all.iter().find(|scenario| scenario.name == name) {
+    let chosen: Vec<Scenario> = if let Some(one) = all.iter().chain(&scale).find(|scenario| scenario.name == name) {
         vec![one.clone()]
     } else if kind.is_some() {
         all.into_iter().filter(|scenario| Some(scenario.kind) == kind).collect()
     } else {
-        all.into_iter().filter(|scenario| scenario.name.starts_with(name)).collect()
+        all.into_iter().chain(scale).filter(|scenario| scenario.name.starts_with(name)).collect()
     };
     if chosen.is_empty() {
         return Err(format!("no scenario `{name}`; `queen-perf list` shows them, or give a .json file"));
@@ -153,6 +205,20 @@ fn parse(from: &str, text: &str) -> Result<Scenario, String> {
 }
 
 impl Scenario {
+    /// Whether two scenarios ask a broker for the same work.
+    pub fn same_work(&self, other: &Scenario) -> bool {
+        let work = |of: &Scenario| Scenario { about: String::new(), budget: None, runs: 1, ..of.clone() };
+        work(self) == work(other)
+    }
+
+    /// How often a message is delivered.
+    pub fn deliveries(&self) -> u64 {
+        match self.consumers {
+            0 => 0,
+            _ => u64::from(self.groups.max(1)),
+        }
+    }
+
     /// Refuses what cannot run, and says why.
     pub fn check(&self) -> Result<(), String> {
         let bounds: &[(&str, u64, u64, u64)] = &[
@@ -160,6 +226,9 @@ impl Scenario {
             ("connections", self.connections.into(), 0, 20_000),
             ("consumers", self.consumers.into(), 0, 20_000),
             ("partitions", self.partitions.into(), 1, 100_000_000),
+            ("push-partitions", self.push_partitions.into(), 1, self.batch.min(self.partitions).into()),
+            ("fill", self.fill, 0, 1_000_000_000),
+            ("groups", self.groups.into(), 0, self.consumers.into()),
             ("payload", self.payload.into(), PAYLOAD_BYTES_MIN as u64, 1 << 20),
             ("pop-batch", self.pop_batch.into(), 1, 10_000),
             ("rate", self.rate.into(), 0, 1_000_000),
@@ -176,6 +245,9 @@ impl Scenario {
             return Err(format!("{}: seconds must be 0.1 to 86400, warmup 0 to 86400", self.name));
         }
         let needs = |what: &str| Err(format!("{}: this kind needs {what}", self.name));
+        if self.form == Form::Packed && self.push_partitions > 1 {
+            return Err(format!("{}: a packed push goes to one partition", self.name));
+        }
         match self.kind {
             Kind::Push | Kind::Transaction if self.connections == 0 => needs("connections"),
             Kind::Transaction if self.consumers > 0 || self.batch != 1 || self.rate > 0 => {
@@ -195,9 +267,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_canonical_scenarios_are_sound_and_named_after_their_files() {
-        let all = canonical().unwrap();
-        for (scenario, (name, _)) in all.iter().zip(BUILT_IN) {
+    fn the_scenarios_are_sound_and_named_after_their_files() {
+        let all = canonical().unwrap().into_iter().chain(scale().unwrap());
+        for (scenario, (name, _)) in all.zip(BUILT_IN.iter().chain(SCALE)) {
             assert_eq!(scenario.name, *name);
             assert!(!scenario.about.is_empty());
             scenario.check().unwrap();
@@ -212,6 +284,8 @@ mod tests {
         assert_eq!(names("transaction"), ["transaction"]);
         assert_eq!(names("latency"), ["lone-producer", "end-to-end-200", "end-to-end-1000"]);
         assert_eq!(names("end-to-end"), ["end-to-end-200", "end-to-end-1000"]);
+        assert_eq!(names("scale-groups-1"), ["scale-groups-1"]);
+        assert_eq!(names("scale-backlog"), ["scale-backlog-0", "scale-backlog-1m", "scale-backlog-50m"]);
         assert!(find("no-such").is_err());
     }
 

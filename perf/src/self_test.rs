@@ -1,7 +1,11 @@
 //! The load against a small broker of its own: one thread per connection, strict about what it reads.
 
+use crate::args::{self, Action};
 use crate::load::{self, Measured, Plan};
+use crate::paired::{self, Sides};
+use crate::runner::Subject;
 use crate::scenario::{AckMode, Kind, Scenario};
+use crate::side::Recipe;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,11 +31,19 @@ enum Fault {
     Closes,
     /// Pops that wait answer 204 at once.
     Impatient,
+    /// The 40th push takes 300 ms.
+    Stalls,
 }
 
 #[derive(Default)]
 struct Partition {
     messages: Vec<Value>,
+    /// By group; of no name in queue mode.
+    cursors: HashMap<String, Cursor>,
+}
+
+#[derive(Default)]
+struct Cursor {
     committed: usize,
     leased: bool,
 }
@@ -42,6 +54,7 @@ struct State {
     ids: HashSet<String>,
     pushes: u64,
     pops: u64,
+    configured: Vec<Value>,
     wrong: Vec<String>,
 }
 
@@ -56,13 +69,15 @@ fn start(fault: Fault) -> (SocketAddr, Arc<Broker>) {
     let address = listener.local_addr().unwrap();
     let broker = Arc::new(Broker { state: Mutex::default(), changed: Condvar::new(), fault });
     let serving = broker.clone();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let broker = serving.clone();
-            std::thread::spawn(move || broker.serve(stream));
-        }
-    });
+    std::thread::spawn(move || serve(listener, serving));
     (address, broker)
+}
+
+fn serve(listener: TcpListener, broker: Arc<Broker>) {
+    for stream in listener.incoming().flatten() {
+        let broker = broker.clone();
+        std::thread::spawn(move || broker.serve(stream));
+    }
 }
 
 impl Broker {
@@ -91,11 +106,20 @@ impl Broker {
             assert_eq!(version, "HTTP/1.1");
             let (status, body) = match (method.as_str(), path.split('?').next().unwrap()) {
                 ("POST", "/api/v1/push") => self.push(&body),
-                ("POST", "/api/v1/ack") => self.ack(vec![serde_json::from_slice(&body).unwrap()]),
+                ("POST", "/api/v1/ack") => {
+                    let value: Value = serde_json::from_slice(&body).unwrap();
+                    self.ack(&value, std::slice::from_ref(&value))
+                }
                 ("POST", "/api/v1/ack/batch") => {
                     let value: Value = serde_json::from_slice(&body).unwrap();
-                    self.ack(value["acknowledgments"].as_array().unwrap().clone())
+                    self.ack(&value, value["acknowledgments"].as_array().unwrap())
                 }
+                ("GET", "/health") => (200, "{\"status\":\"healthy\"}".into()),
+                ("POST", "/api/v1/configure") => {
+                    self.state.lock().unwrap().configured.push(serde_json::from_slice(&body).unwrap());
+                    (200, "{}".into())
+                }
+                ("DELETE", path) if path.starts_with("/api/v1/resources/queues/") => (200, "{}".into()),
                 ("GET", path_only) if path_only.starts_with("/api/v1/pop/queue/") => self.pop(path),
                 other => panic!("{other:?}"),
             };
@@ -120,6 +144,9 @@ impl Broker {
         let value: Value = serde_json::from_slice(body).expect("JSON");
         let mut state = self.state.lock().unwrap();
         state.pushes += 1;
+        if state.pushes == 40 && self.fault == Fault::Stalls {
+            std::thread::sleep(Duration::from_millis(300));
+        }
         let bad = state.pushes.is_multiple_of(5);
         if bad && self.fault == Fault::PushFails {
             return (500, "{\"error\":\"pool\"}".into());
@@ -134,7 +161,7 @@ impl Broker {
             if id.len() != 36 || !state.ids.insert(id.to_owned()) {
                 state.wrong.push(format!("id {id}"));
             }
-            if item["payload"].to_string().len() != 256 || item["partition"] != items[0]["partition"] {
+            if item["payload"].to_string().len() != 256 {
                 state.wrong.push(format!("item {item}"));
             }
             let partition = state.partitions.entry(item["partition"].as_str().unwrap().to_owned()).or_default();
@@ -150,17 +177,19 @@ impl Broker {
     }
 
     fn pop(&self, path: &str) -> (u16, String) {
-        let parameter = |name: &str| {
+        let text = |name: &str| {
             let query = path.split_once('?').unwrap().1;
-            let found = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-            found.unwrap_or_else(|| panic!("{name} in {path}")).parse::<usize>().unwrap()
+            query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
         };
+        let parameter = |name: &str| text(name).parse::<usize>().unwrap_or_else(|_| panic!("{name} in {path}"));
+        let group = text("consumerGroup");
+        assert!(group.is_empty() || text("subscriptionMode") == "all");
         assert!(path.contains("wait=true"));
         let (batch, partitions) = (parameter("batch"), parameter("partitions"));
         let until = Instant::now() + Duration::from_millis(parameter("timeout") as u64);
         let mut state = self.state.lock().unwrap();
         loop {
-            let answer = state.claim(batch, partitions, self.fault);
+            let answer = state.claim(group, batch, partitions, self.fault);
             let now = Instant::now();
             if let Some(body) = answer {
                 return (200, body);
@@ -171,7 +200,8 @@ impl Broker {
         }
     }
 
-    fn ack(&self, items: Vec<Value>) -> (u16, String) {
+    fn ack(&self, request: &Value, items: &[Value]) -> (u16, String) {
+        let group = request["consumerGroup"].as_str().unwrap_or_default();
         let mut state = self.state.lock().unwrap();
         let mut answers = Vec::new();
         for (index, item) in items.iter().enumerate() {
@@ -179,8 +209,8 @@ impl Broker {
             let id = item["transactionId"].as_str().unwrap();
             let partition = state.partitions.get_mut(item["partitionId"].as_str().unwrap()).unwrap();
             let at = partition.messages.iter().position(|message| message["transactionId"] == id).unwrap();
-            partition.committed = partition.committed.max(at + 1);
-            partition.leased = false;
+            let cursor = partition.cursors.get_mut(group).unwrap();
+            *cursor = Cursor { committed: cursor.committed.max(at + 1), leased: false };
             answers.push(json!({"index": index, "success": self.fault != Fault::AckRefused}).to_string());
         }
         self.changed.notify_all();
@@ -189,20 +219,21 @@ impl Broker {
 }
 
 impl State {
-    fn claim(&mut self, mut batch: usize, partitions: usize, fault: Fault) -> Option<String> {
+    fn claim(&mut self, group: &str, mut batch: usize, partitions: usize, fault: Fault) -> Option<String> {
         let mut messages = Vec::new();
         let (mut claimed, mut first) = (0, String::new());
         for (name, partition) in &mut self.partitions {
-            let ready = partition.messages.len() - partition.committed;
-            if partition.leased || ready == 0 || claimed == partitions || batch == 0 {
+            let cursor = partition.cursors.entry(group.to_owned()).or_default();
+            let ready = partition.messages.len() - cursor.committed;
+            if cursor.leased || ready == 0 || claimed == partitions || batch == 0 {
                 continue;
             }
-            partition.leased = true;
+            cursor.leased = true;
             claimed += 1;
             first = if claimed == 1 { name.clone() } else { first };
             let take = ready.min(batch);
             batch -= take;
-            for message in &partition.messages[partition.committed..partition.committed + take] {
+            for message in &partition.messages[cursor.committed..cursor.committed + take] {
                 messages.push(format!(
                     "{{\"id\":\"m\",\"transactionId\":{},\"traceId\":null,\"data\":{},\"partitionId\":\"{name}\",\"leaseId\":\"lease\",\"deliveryAttempt\":1}}",
                     message["transactionId"], raw_payload(message)
@@ -264,6 +295,7 @@ fn play(scenario: &Scenario, fault: Fault) -> (Measured, Arc<Broker>) {
         queue: "perf-t",
         scenario,
         broker: Some(std::process::id()),
+        postgres: None,
         seed: 5,
         drain: Duration::from_secs(if fault == Fault::LosesOne { 1 } else { 30 }),
     };
@@ -296,8 +328,97 @@ fn every_message_is_popped_once_and_acked() {
         assert!(tally.popped > 0 && tally.ack_requests > 0 && tally.end_to_end.count() == tally.popped);
         assert_eq!(measured.left, 0);
         let state = broker.state.lock().unwrap();
-        assert!(state.partitions.values().all(|p| p.committed == p.messages.len() && !p.leased));
+        assert!(state.partitions.values().all(Partition::is_done));
     }
+}
+
+impl Partition {
+    fn is_done(&self) -> bool {
+        self.cursors.values().all(|cursor| cursor.committed == self.messages.len() && !cursor.leased)
+    }
+}
+
+#[test]
+fn every_group_gets_every_message_also_of_the_fill() {
+    let scenario = Scenario { groups: 3, consumers: 6, fill: 210, pop_batch: 25, ..scenario(Kind::PushPop) };
+    let (measured, broker) = play(&scenario, Fault::None);
+    check_valid(&measured, &broker);
+    assert_eq!(measured.left, 0);
+    let state = broker.state.lock().unwrap();
+    let stored: usize = state.partitions.values().map(|partition| partition.messages.len()).sum();
+    assert!(stored as u64 > 210 + measured.tally.pushed / 2 && state.partitions.len() == 7);
+    assert!(state.partitions.values().all(|partition| partition.cursors.len() == 3 && partition.is_done()));
+}
+
+#[test]
+fn a_fill_is_even_and_need_not_be_drained() {
+    let scenario = Scenario {
+        partitions: 40,
+        fill: 40 * 50,
+        backlog_max: 50,
+        drain: false,
+        pop_wait_ms: 1000,
+        seconds: 0.2,
+        ..scenario(Kind::PushPop)
+    };
+    let (measured, broker) = play(&scenario, Fault::None);
+    check_valid(&measured, &broker);
+    assert!(measured.tally.pushed > 0 && measured.tally.popped > 0);
+    assert!(measured.tally.end_to_end.count() <= measured.tally.pushed, "what was filled in has no latency");
+    let state = broker.state.lock().unwrap();
+    assert!(state.partitions.len() == 40 && state.partitions.values().all(|partition| partition.messages.len() >= 50));
+}
+
+#[test]
+fn a_push_can_be_spread_over_partitions() {
+    let (measured, broker) = play(&Scenario { push_partitions: 5, ..scenario(Kind::Push) }, Fault::None);
+    check_valid(&measured, &broker);
+    let state = broker.state.lock().unwrap();
+    assert!(state.partitions.values().all(|partition| partition.messages.len().is_multiple_of(2)));
+}
+
+#[test]
+fn a_subject_is_configured_measured_and_cleaned() {
+    let (address, broker) = start(Fault::None);
+    let subject = Subject::of(&format!("http://{address}"), None).unwrap();
+    let options = serde_json::from_value(json!({"retentionSeconds": 60})).unwrap();
+    let scenario = Scenario { options, ..scenario(Kind::Push) };
+    let run = subject.run(&scenario, "perf-t", "run 1 of 1").unwrap();
+    assert!(run.failures == 0 && run.pushed > 0 && run.calibration_ns.unwrap() > 0.0);
+    let configured = broker.state.lock().unwrap().configured.clone();
+    assert_eq!(configured, [json!({"queue": "perf-t", "options": {"retentionSeconds": 60}})]);
+    subject.delete("perf-t").unwrap();
+    let old_snapshot = Scenario { old_snapshot: true, ..scenario };
+    let error = subject.run(&old_snapshot, "perf-t", "run 1 of 1").unwrap_err();
+    assert!(error.contains("--postgres"), "{error}");
+}
+
+/// Not a test of its own: the broker that a pairing starts.
+#[test]
+fn broker_of_a_pairing() {
+    let Ok(port) = std::env::var("SELF_TEST_PORT") else { return };
+    let broker = Arc::new(Broker { state: Mutex::default(), changed: Condvar::new(), fault: Fault::None });
+    serve(TcpListener::bind(("127.0.0.1", port.parse().unwrap())).unwrap(), broker);
+}
+
+#[test]
+fn a_pairing_alternates_two_brokers_and_tells_their_ratio() {
+    let me = std::env::current_exe().unwrap();
+    let recipe = |name: &str| {
+        let text = format!("SELF_TEST_PORT={{port}} WHO={name} {} broker_of_a_pairing --nocapture", me.display());
+        Recipe::parse(&text).unwrap()
+    };
+    let scenario = Scenario { runs: 2, warmup: 0.05, seconds: 0.2, ..scenario(Kind::Push) };
+    let line = ["--paired", "a", "b", "push-b1"].map(str::to_owned);
+    let Ok(Action::Paired(_, mut options)) = args::parse(&line) else { panic!("not a pairing") };
+    options.scenarios = vec![scenario];
+    let sides = Sides { a: recipe("first"), b: recipe("second") };
+    let pairing = paired::run(&sides, &options, "queen-perf".into()).unwrap();
+    assert!(!pairing.failed());
+    assert_eq!((pairing.a.scenarios[0].runs.len(), pairing.b.scenarios[0].runs.len()), (2, 2));
+    assert!(pairing.a.scenarios[0].runs.iter().all(|run| run.broker_rss_kb.unwrap() > 0));
+    let table = paired::ratios(&pairing);
+    assert!(table.contains("| t ") && table.contains("msg/s") && table.contains("CPU us/msg"), "{table}");
 }
 
 #[test]
@@ -309,6 +430,17 @@ fn an_open_loop_sends_what_was_due_and_no_more() {
     assert!(sent.abs_diff(want) <= 1, "{sent} sent, {want} due");
     assert_eq!(measured.tally.end_to_end.count(), measured.tally.popped);
     assert_eq!(measured.tally.popped, sent);
+}
+
+/// One answer is late; 60 pushes were due meanwhile, and each waited for its share of it.
+#[test]
+fn a_stall_is_charged_to_every_push_that_was_due_in_it() {
+    let stalled = Scenario { connections: 1, consumers: 0, seconds: 0.6, ..scenario(Kind::Latency) };
+    let (measured, broker) = play(&stalled, Fault::Stalls);
+    check_valid(&measured, &broker);
+    let push = &measured.tally.push;
+    assert!(push.at(1.0) > 280_000, "the slowest took {} us", push.at(1.0));
+    assert!(push.at(0.7) > 50_000, "half of the pushes were due in the stall; p70 is {} us", push.at(0.7));
 }
 
 /// Pops of many consumers go out between the timer's start and the first push: it must not tick before pushes are due.
@@ -352,8 +484,16 @@ fn a_wrong_answer_fails_the_run() {
 fn a_broker_that_is_not_there_is_said() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(); // Closed again at once.
     let scenario = scenario(Kind::Push);
-    let plan =
-        Plan { address, host: "h", queue: "q", scenario: &scenario, broker: None, seed: 1, drain: Duration::ZERO };
+    let plan = Plan {
+        address,
+        host: "h",
+        queue: "q",
+        scenario: &scenario,
+        broker: None,
+        postgres: None,
+        seed: 1,
+        drain: Duration::ZERO,
+    };
     let Err(error) = load::run(&plan, &mut |_| ()) else { panic!("it ran") };
     assert!(error.contains("no broker at h"), "{error}");
 }

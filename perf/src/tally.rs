@@ -1,6 +1,9 @@
 //! What one run counted: answers inside the window, latencies, and everything that went wrong.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use serde::{Deserialize, Serialize};
 
 /// Failures kept as text; the rest only counts.
@@ -37,16 +40,19 @@ impl Latencies {
         self.0.max()
     }
 
-    /// Every bucket as `us:count`, separated by spaces; what a result keeps.
+    /// The whole histogram in HdrHistogram's own form (V2, deflated, base64), which other tools read.
     pub fn to_text(&self) -> String {
-        let parts: Vec<String> =
-            self.0.iter_recorded().map(|v| format!("{}:{}", v.value_iterated_to(), v.count_at_value())).collect();
-        parts.join(" ")
+        let mut bytes = Vec::new();
+        V2DeflateSerializer::new().serialize(&self.0, &mut bytes).expect("a histogram fits memory");
+        STANDARD.encode(bytes)
     }
 
-    /// Reads what `to_text` wrote.
-    #[cfg(test)]
+    /// Reads what `to_text` wrote, and the `us:count` pairs of results of form 1.
     pub fn from_text(text: &str) -> Option<Latencies> {
+        if !text.contains(':') {
+            let bytes = STANDARD.decode(text).ok()?;
+            return Some(Latencies(Deserializer::new().deserialize(&mut &bytes[..]).ok()?));
+        }
         let mut all = Latencies::default();
         for part in text.split_ascii_whitespace() {
             let (us, count) = part.split_once(':')?;
@@ -65,7 +71,7 @@ pub struct LatencyResult {
     pub p99_us: u64,
     pub p999_us: u64,
     pub max_us: u64,
-    /// `us:count` per bucket.
+    /// See `Latencies::to_text`.
     pub histogram: String,
 }
 
@@ -126,7 +132,10 @@ mod tests {
         for quantile in [0.0, 0.5, 0.9, 0.99, 0.999, 1.0] {
             assert_eq!(again.at(quantile), all.at(quantile));
         }
-        assert!(Latencies::from_text("1:x").is_none());
+        assert_eq!(Latencies::from_text("10:2 30:1").map(|old| (old.count(), old.at(1.0))), Some((3, 30)));
+        for bad in ["1:x", "HISTF", "%"] {
+            assert!(Latencies::from_text(bad).is_none(), "{bad}");
+        }
         assert_eq!(LatencyResult::of(&Latencies::default()), None);
     }
 

@@ -1,7 +1,6 @@
 //! A JSON push of 100 messages: reading the body (beside serde_json's raw values), planning the drafts, the answer.
 
-mod timing;
-
+use criterion::{Criterion, Throughput};
 use queen::http::push::{
     answer::answer,
     parse::parse,
@@ -51,7 +50,9 @@ fn body(lanes: usize, size: usize, nested: bool) -> Vec<u8> {
     format!(r#"{{"items":[{}]}}"#, items.join(",")).into()
 }
 
-fn main() {
+pub fn all(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("push_json");
+    group.throughput(Throughput::Elements(MESSAGES as u64));
     let keys = KeyHasher::new(&[7; 16]);
     let sender = Sender { tenant: TenantId::DEFAULT, producer: None, cipher: None };
     let ids: Vec<MessageId> = (0..MESSAGES as u128).map(|n| MessageId(0x0199 << 112 | n)).collect();
@@ -63,17 +64,17 @@ fn main() {
     ] {
         let body = body(lanes, size, nested);
         let name = |step: &str| format!("{what}: {step}");
-        timing::per_item(&name("read"), MESSAGES, || parse(&body).expect("a good body").items.len());
-        timing::per_item(&name("read by serde_json"), MESSAGES, || {
-            serde_json::from_slice::<RawBody>(&body).expect("a good body").items.len()
+        group.bench_function(name("read"), |b| b.iter(|| parse(&body).expect("a good body").items.len()));
+        group.bench_function(name("read by serde_json"), |b| {
+            b.iter(|| serde_json::from_slice::<RawBody>(&body).expect("a good body").items.len());
         });
         let parsed = parse(&body).expect("a good body");
-        timing::per_item(&name("plan and pack"), MESSAGES, || {
-            plan(sender, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+        group.bench_function(name("plan and pack"), |b| {
+            b.iter(|| plan(sender, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len());
         });
         let plan = plan(sender, &parsed, &ids, &keys, ZSTD_LEVEL);
         let stored = DraftVerdict::Stored { base: Offset(1_000_000), duplicates: vec![] };
         let verdicts = vec![stored; parsed.lanes.len()];
-        timing::per_item(&name("answer"), MESSAGES, || answer(&parsed, &ids, &plan.fates, &verdicts).len());
+        group.bench_function(name("answer"), |b| b.iter(|| answer(&parsed, &ids, &plan.fates, &verdicts).len()));
     }
 }

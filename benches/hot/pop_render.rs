@@ -1,7 +1,6 @@
 //! A pop of 100 messages rendered as JSON and as frames, from a raw and from a packed record.
 
-mod timing;
-
+use criterion::{Criterion, Throughput};
 use queen::http::pop::framed;
 use queen::http::pop::render::{Answer, render};
 use queen_shards::command::{Claim, Codec, Record};
@@ -45,7 +44,9 @@ fn claim(size: usize, codec: Codec) -> Claim {
     }
 }
 
-fn main() {
+pub fn all(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("pop_render");
+    group.throughput(Throughput::Elements(u64::from(MESSAGES)));
     for (what, size, codec) in
         [("256 B raw", 256, Codec::Raw), ("256 B packed", 256, Codec::Zstd), ("16 KiB packed", 16 << 10, Codec::Zstd)]
     {
@@ -59,8 +60,9 @@ fn main() {
             cipher: None,
             autopilot: None,
         };
-        let name = |form: &str| format!("{what}, {form}");
-        timing::per_item(&name("JSON"), MESSAGES as usize, || render(&answer).expect("a good record").len());
-        timing::per_item(&name("framed"), MESSAGES as usize, || framed::render(&answer).expect("a good record").len());
+        group.bench_function(format!("{what}, JSON"), |b| b.iter(|| render(&answer).expect("a good record").len()));
+        group.bench_function(format!("{what}, framed"), |b| {
+            b.iter(|| framed::render(&answer).expect("a good record").len());
+        });
     }
 }

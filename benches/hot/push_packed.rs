@@ -1,8 +1,7 @@
 //! A push of 100 messages, packed by the client, beside the same messages as JSON: from the body to the drafts.
 
-mod timing;
-
 use bytes::Bytes;
+use criterion::{Criterion, Throughput};
 use queen::http::push::{
     binary::parse_packed,
     parse::parse,
@@ -54,13 +53,17 @@ fn packed_body() -> Bytes {
     [b"QPB1\x08\x01\0\0\0", &text("orders")[..], &text("p-7"), &sizes, &z].concat().into()
 }
 
-fn main() {
+pub fn all(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("push_packed");
+    group.throughput(Throughput::Elements(MESSAGES as u64));
     let keys = KeyHasher::new(&[7; 16]);
     let ids: Vec<MessageId> = (0..MESSAGES as u128).map(|n| MessageId(0x0199 << 112 | n)).collect();
     let json = json_body();
-    timing::per_item("JSON: read, plan and pack", MESSAGES, || {
-        let parsed = parse(&json).expect("a good body");
-        plan(SENDER, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+    group.bench_function("JSON: read, plan and pack", |b| {
+        b.iter(|| {
+            let parsed = parse(&json).expect("a good body");
+            plan(SENDER, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+        });
     });
     let body = packed_body();
     let groups = || {
@@ -68,18 +71,22 @@ fn main() {
         open.rest().expect("a good body")
     };
     let rest = groups();
-    timing::per_item("packed: walk and inflate", MESSAGES, || {
-        packed::walk(&rest, 0, LIMIT).expect("good groups")[0].inflate(0).expect("a good frame").len()
+    group.bench_function("packed: walk and inflate", |b| {
+        b.iter(|| packed::walk(&rest, 0, LIMIT).expect("good groups")[0].inflate(0).expect("a good frame").len());
     });
-    timing::per_item("packed: walk, inflate, check", MESSAGES, || {
-        let groups = packed::walk(&rest, 0, LIMIT).expect("good groups");
-        let frames = [groups[0].inflate(0).expect("a good frame")];
-        parse_packed(&rest, &groups, &frames).expect("good messages").1.len()
+    group.bench_function("packed: walk, inflate, check", |b| {
+        b.iter(|| {
+            let groups = packed::walk(&rest, 0, LIMIT).expect("good groups");
+            let frames = [groups[0].inflate(0).expect("a good frame")];
+            parse_packed(&rest, &groups, &frames).expect("good messages").1.len()
+        });
     });
-    timing::per_item("packed: all, and plan", MESSAGES, || {
-        let groups = packed::walk(&rest, 0, LIMIT).expect("good groups");
-        let frames = [groups[0].inflate(0).expect("a good frame")];
-        let (parsed, ids) = parse_packed(&rest, &groups, &frames).expect("good messages");
-        plan(SENDER, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+    group.bench_function("packed: all, and plan", |b| {
+        b.iter(|| {
+            let groups = packed::walk(&rest, 0, LIMIT).expect("good groups");
+            let frames = [groups[0].inflate(0).expect("a good frame")];
+            let (parsed, ids) = parse_packed(&rest, &groups, &frames).expect("good messages");
+            plan(SENDER, &parsed, &ids, &keys, ZSTD_LEVEL).drafts.len()
+        });
     });
 }
