@@ -8,11 +8,12 @@
 
 use super::active::{Active, Batch};
 use super::disk::{Disk, Entry, FAILED_DIR};
-use super::format::{DATA_START, Found, Header, Scanner};
+use super::format::{DATA_START, FOOTER, Found, Header, Scanner};
 use super::legacy;
 use super::status::Status;
 use queen_shards::command::{DrainVerdict, Drained, SpoolId, SpoolRecord};
 use queen_shards::ids::{MessageId, Stamp};
+use queen_shards::planted::{Bug, is};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -306,9 +307,9 @@ impl<D: Disk, O: Outside> Files<D, O> {
 
     /// Closes the file that is being written. Source: operations 4.2, rotation; 1.6.
     pub async fn close_active(&mut self) {
-        crate::torture::point("spool-rotation");
         let Some(mut active) = self.active.take() else { return };
         let whole = !active.is_broken() && active.close(&self.disk).await.is_ok();
+        crate::torture::point("spool-rotation");
         let (end, bytes) = (active.end, active.bytes());
         self.disk.close(active.file).await;
         let stored = self.files.back_mut().expect("the active file is the last");
@@ -348,10 +349,11 @@ impl<D: Disk, O: Outside> Files<D, O> {
     /// The next records, oldest first, until `bytes` are reached.
     pub async fn read(&mut self, records: usize, bytes: usize) -> Vec<Drained> {
         let (mut drained, mut size) = (Vec::new(), 0);
-        let mut at = 0;
-        while at < self.files.len() && drained.len() < records && size < bytes {
+        let mut next = 0;
+        while next < self.files.len() && drained.len() < records && size < bytes {
+            let at = if is(Bug::DrainNewestFirst) { self.files.len() - 1 - next } else { next };
             if matches!(self.files[at].reader, Reader::Done) {
-                at += 1;
+                next += 1;
                 continue;
             }
             match self.next_record(at).await {
@@ -361,7 +363,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                     stored.out.insert(place, record.draft.count as u64);
                     drained.push(Drained { id: SpoolId { file: stored.number, at: place }, record });
                 }
-                None => at += 1,
+                None => next += 1,
             }
         }
         self.tidy().await;
@@ -388,6 +390,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
             };
             let place = scanner.position();
             match scanner.next() {
+                Found::Record(_)
+                    if is(Bug::ForgetLastRecord) && stored.written == Some(scanner.position() + FOOTER) => {}
                 Found::Record(record) => return Some((place, *record)),
                 Found::Footer { .. } => *footer = true,
                 Found::Damage { bytes } => {

@@ -89,7 +89,23 @@ fn every_image_holds() {
         }
     });
     let total = total.into_inner();
+    eprintln!("{} crash images, {total} records buffered in them", seeds());
     assert!(total > seeds(), "not valid: only {total} records were buffered");
+}
+
+/// The process's death alone loses nothing that was written, so that only a power cut shows a sync that was left out.
+#[cfg(feature = "planted")]
+#[test]
+#[ignore = "plants bugs in the whole process: `queen-torture planted` runs it alone"]
+fn the_images_find_syncs_left_out() {
+    use queen_shards::planted::choose;
+    for bug in ["answer-before-fsync", "skip-directory-fsync"] {
+        assert!(choose(bug));
+        let began = std::time::Instant::now();
+        let found = (0..IMAGES).find(|seed| std::panic::catch_unwind(|| image_holds(*seed)).is_err());
+        let seed = found.unwrap_or_else(|| panic!("{bug}: NOT FOUND in {IMAGES} crash images"));
+        eprintln!("{bug}: found after {} ms by crash image {seed}", began.elapsed().as_millis());
+    }
 }
 
 /// A batch that was not synced is not answered, and not read back by the process that knows it.
