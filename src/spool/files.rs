@@ -7,7 +7,7 @@
 //! `failed/`, never deleted. Does not know shards. Source: operations 4.2 to 4.6; reliability 6, F5 to F8.
 
 use super::active::{Active, Batch};
-use super::disk::{Disk, Entry, FAILED_DIR};
+use super::disk::{Disk, FAILED_DIR};
 use super::format::{DATA_START, FOOTER, Found, Header, Scanner};
 use super::legacy;
 use super::status::Status;
@@ -86,7 +86,7 @@ enum Reader<F> {
 pub type FoundLanes = BTreeMap<u64, (queen_shards::place::LaneKey, u32)>;
 
 impl<D: Disk, O: Outside> Files<D, O> {
-    /// Takes stock of the directory: what an earlier process left is closed and put in order.
+    /// Takes stock of the directory: what earlier processes left is put in order.
     pub async fn open(disk: D, outside: O, limits: Limits, status: Arc<Status>) -> io::Result<Files<D, O>> {
         let mut files = Files {
             disk,
@@ -115,10 +115,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 let _ = files.disk.remove(&entry.name).await;
                 continue;
             }
-            let name = match active {
-                true => files.close_left(&entry).await,
-                false => entry.name,
-            };
+            // A writer that ended without closing its file leaves the name as it is: it says that no footer is due.
+            let name = entry.name;
             let order = files.order_of(&name).await.unwrap_or((ms, sequence));
             let stored = Stored {
                 number: 0,
@@ -144,15 +142,6 @@ impl<D: Disk, O: Outside> Files<D, O> {
         files.count_failed().await;
         files.publish();
         Ok(files)
-    }
-
-    /// The writer of this file ended without closing it.
-    async fn close_left(&self, entry: &Entry) -> String {
-        let closed = entry.name.replace(".tmp", ".buf");
-        match self.disk.rename(&entry.name, &closed).await {
-            Ok(()) => closed,
-            Err(_) => entry.name.clone(),
-        }
     }
 
     /// Where the header says a file belongs: names may have been changed.
@@ -318,7 +307,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
         stored.footer_due = whole;
         let closed = stored.name.replace(".tmp", ".buf");
         let name = stored.name.clone();
-        if self.disk.rename(&name, &closed).await.is_ok() {
+        if whole && self.disk.rename(&name, &closed).await.is_ok() {
             let _ = self.disk.sync_names().await;
             self.files.back_mut().expect("still there").name = closed;
         }
