@@ -277,8 +277,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 return Err(error);
             }
         };
+        // Shards put records in the order of these numbers.
+        let number = if is(Bug::DrainNewestFirst) { u64::MAX - self.last_file } else { self.last_file };
         self.files.push_back(Stored {
-            number: self.last_file,
+            number,
             name,
             bytes: active.bytes(),
             messages: 0,
