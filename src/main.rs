@@ -87,7 +87,9 @@ fn spool_lock(dir: &std::path::Path) -> Result<Option<spool::Lock>, String> {
     queen::torture::watch(dir);
     match spool::open_dir(dir) {
         Ok(lock) => Ok(Some(lock)),
-        Err(error @ spool::LockError::Held) => Err(format!("{}: {error}; set FILE_BUFFER_DIR", dir.display())),
+        Err(error @ spool::LockError::Held) => {
+            Err(format!("{}: {error}; give this one its own with FILE_BUFFER_DIR", dir.display()))
+        }
         Err(error) => {
             let dir = dir.display();
             queen::warning!(

@@ -17,6 +17,7 @@ use crate::frames::Frames;
 use crate::ids::{Key, MessageId, Offset, Stamp};
 use crate::lane::{DraftFrom, LaneState, WaitingDraft};
 use crate::limits::WINDOW_MARGIN_US;
+use crate::planted::{Bug, is};
 use crate::shard::Shard;
 use crate::slab::Ref;
 use crate::tail;
@@ -222,6 +223,9 @@ impl Shard {
     ) -> Vec<Duplicate> {
         let window_us = self.window_us(at);
         let (Some(lookup), Some(accepted)) = (&self.lanes[at].lookup, waiting.accepted_at()) else { return Vec::new() };
+        if is(Bug::DrainWithoutDedup) {
+            return Vec::new();
+        }
         let mut duplicates = Vec::new();
         for (index, frame) in (0..).zip(Frames::new(&waiting.draft.frames).filter_map(Result::ok)) {
             let key = key_at(&waiting.draft.keys, index as usize);

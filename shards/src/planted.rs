@@ -23,13 +23,23 @@ pub enum Bug {
     DeadLetterWithoutPayload,
     /// Numbers of payloads pass through a double.
     NumbersAsDoubles,
+    /// `buffered` is answered when the record is written, not synced.
+    AnswerBeforeFsync,
+    /// A spool file's name is not made durable.
+    SkipDirectoryFsync,
+    /// What comes out of the spool is stored whatever is stored already.
+    DrainWithoutDedup,
+    /// The newest spool file is drained first.
+    DrainNewestFirst,
+    /// The last record of a spool file is not read.
+    ForgetLastRecord,
 }
 
 /// How far the clock of [`Bug::LeaseOnWallClock`] is ahead.
 pub const CLOCK_AHEAD_US: u64 = 1_500_000;
 
 /// Every bug by the name it is chosen by.
-pub const NAMES: [(&str, Bug); 8] = [
+pub const NAMES: [(&str, Bug); 13] = [
     ("answer-before-commit", Bug::AnswerBeforeCommit),
     ("ack-without-lease", Bug::AckWithoutLease),
     ("cursor-past-nack", Bug::CursorPastNack),
@@ -38,6 +48,11 @@ pub const NAMES: [(&str, Bug); 8] = [
     ("transaction-without-ack", Bug::TransactionWithoutAck),
     ("dead-letter-without-payload", Bug::DeadLetterWithoutPayload),
     ("numbers-as-doubles", Bug::NumbersAsDoubles),
+    ("answer-before-fsync", Bug::AnswerBeforeFsync),
+    ("skip-directory-fsync", Bug::SkipDirectoryFsync),
+    ("drain-without-dedup", Bug::DrainWithoutDedup),
+    ("drain-newest-first", Bug::DrainNewestFirst),
+    ("forget-last-record", Bug::ForgetLastRecord),
 ];
 
 #[cfg(feature = "planted")]

@@ -371,3 +371,13 @@ fn docs_errors_md_knows_every_fatal_text() {
         assert!(page.contains(text), "{text}");
     }
 }
+
+/// Two brokers of one host with a database of their own server share the default, and the second one is told so: see
+/// `tests/outage/outage.rs`.
+#[test]
+fn the_spool_lies_with_the_embedded_database_else_in_one_place_of_the_host() {
+    let spool = |vars: &[(&str, &str)]| ok(vars).spool_dir.display().to_string();
+    assert_eq!(spool(&[("QUEEN_DATA_DIR", "/srv/q")]), "/srv/q/buffers");
+    assert_eq!(spool(&[("QUEEN_DATA_DIR", "/srv/q"), ("PG_HOST", "db")]), "/var/lib/queen/buffers");
+    assert_eq!(spool(&[("PG_HOST", "db"), ("FILE_BUFFER_DIR", "/srv/spool")]), "/srv/spool");
+}

@@ -6,6 +6,7 @@
 use super::disk::Disk;
 use super::format::{self, BLOCK, DATA_START, Header};
 use queen_shards::command::SpoolRecord;
+use queen_shards::planted::{Bug, is};
 use std::io;
 
 pub struct Active<F> {
@@ -27,6 +28,9 @@ impl<F> Active<F> {
         let begun = async {
             disk.write(&file, 0, header.encode()).await?;
             disk.sync(&file).await?;
+            if is(Bug::SkipDirectoryFsync) {
+                return Ok(());
+            }
             disk.sync_names().await
         };
         match begun.await {
@@ -64,6 +68,7 @@ impl<F> Active<F> {
         let written = disk.write(&self.file, at, blocks).await;
         crate::torture::point("spool-written");
         let synced = match written {
+            Ok(()) if is(Bug::AnswerBeforeFsync) => Ok(()),
             Ok(()) => disk.sync(&self.file).await,
             failed => failed,
         };

@@ -7,12 +7,13 @@
 //! `failed/`, never deleted. Does not know shards. Source: operations 4.2 to 4.6; reliability 6, F5 to F8.
 
 use super::active::{Active, Batch};
-use super::disk::{Disk, Entry, FAILED_DIR};
-use super::format::{DATA_START, Found, Header, Scanner};
+use super::disk::{Disk, FAILED_DIR};
+use super::format::{DATA_START, FOOTER, Found, Header, Scanner};
 use super::legacy;
 use super::status::Status;
 use queen_shards::command::{DrainVerdict, Drained, SpoolId, SpoolRecord};
 use queen_shards::ids::{MessageId, Stamp};
+use queen_shards::planted::{Bug, is};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -85,7 +86,7 @@ enum Reader<F> {
 pub type FoundLanes = BTreeMap<u64, (queen_shards::place::LaneKey, u32)>;
 
 impl<D: Disk, O: Outside> Files<D, O> {
-    /// Takes stock of the directory: what an earlier process left is closed and put in order.
+    /// Takes stock of the directory: what earlier processes left is put in order.
     pub async fn open(disk: D, outside: O, limits: Limits, status: Arc<Status>) -> io::Result<Files<D, O>> {
         let mut files = Files {
             disk,
@@ -114,10 +115,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 let _ = files.disk.remove(&entry.name).await;
                 continue;
             }
-            let name = match active {
-                true => files.close_left(&entry).await,
-                false => entry.name,
-            };
+            // A writer that ended without closing its file leaves the name as it is: it says that no footer is due.
+            let name = entry.name;
             let order = files.order_of(&name).await.unwrap_or((ms, sequence));
             let stored = Stored {
                 number: 0,
@@ -143,15 +142,6 @@ impl<D: Disk, O: Outside> Files<D, O> {
         files.count_failed().await;
         files.publish();
         Ok(files)
-    }
-
-    /// The writer of this file ended without closing it.
-    async fn close_left(&self, entry: &Entry) -> String {
-        let closed = entry.name.replace(".tmp", ".buf");
-        match self.disk.rename(&entry.name, &closed).await {
-            Ok(()) => closed,
-            Err(_) => entry.name.clone(),
-        }
     }
 
     /// Where the header says a file belongs: names may have been changed.
@@ -287,8 +277,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 return Err(error);
             }
         };
+        // Shards put records in the order of these numbers.
+        let number = if is(Bug::DrainNewestFirst) { u64::MAX - self.last_file } else { self.last_file };
         self.files.push_back(Stored {
-            number: self.last_file,
+            number,
             name,
             bytes: active.bytes(),
             messages: 0,
@@ -306,9 +298,9 @@ impl<D: Disk, O: Outside> Files<D, O> {
 
     /// Closes the file that is being written. Source: operations 4.2, rotation; 1.6.
     pub async fn close_active(&mut self) {
-        crate::torture::point("spool-rotation");
         let Some(mut active) = self.active.take() else { return };
         let whole = !active.is_broken() && active.close(&self.disk).await.is_ok();
+        crate::torture::point("spool-rotation");
         let (end, bytes) = (active.end, active.bytes());
         self.disk.close(active.file).await;
         let stored = self.files.back_mut().expect("the active file is the last");
@@ -317,7 +309,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
         stored.footer_due = whole;
         let closed = stored.name.replace(".tmp", ".buf");
         let name = stored.name.clone();
-        if self.disk.rename(&name, &closed).await.is_ok() {
+        if whole && self.disk.rename(&name, &closed).await.is_ok() {
             let _ = self.disk.sync_names().await;
             self.files.back_mut().expect("still there").name = closed;
         }
@@ -348,10 +340,11 @@ impl<D: Disk, O: Outside> Files<D, O> {
     /// The next records, oldest first, until `bytes` are reached.
     pub async fn read(&mut self, records: usize, bytes: usize) -> Vec<Drained> {
         let (mut drained, mut size) = (Vec::new(), 0);
-        let mut at = 0;
-        while at < self.files.len() && drained.len() < records && size < bytes {
+        let mut next = 0;
+        while next < self.files.len() && drained.len() < records && size < bytes {
+            let at = if is(Bug::DrainNewestFirst) { self.files.len() - 1 - next } else { next };
             if matches!(self.files[at].reader, Reader::Done) {
-                at += 1;
+                next += 1;
                 continue;
             }
             match self.next_record(at).await {
@@ -361,7 +354,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                     stored.out.insert(place, record.draft.count as u64);
                     drained.push(Drained { id: SpoolId { file: stored.number, at: place }, record });
                 }
-                None => at += 1,
+                None => next += 1,
             }
         }
         self.tidy().await;
@@ -388,6 +381,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
             };
             let place = scanner.position();
             match scanner.next() {
+                Found::Record(_)
+                    if is(Bug::ForgetLastRecord) && stored.written == Some(scanner.position() + FOOTER) => {}
                 Found::Record(record) => return Some((place, *record)),
                 Found::Footer { .. } => *footer = true,
                 Found::Damage { bytes } => {

@@ -33,6 +33,8 @@ const HEAD: usize = 24;
 const BODY_FIXED: usize = 1 + 1 + 1 + 1 + 4 + 4 + 8 + 16 + 2 + 2;
 const KIND_DRAFT: u8 = 1;
 const KIND_FOOTER: u8 = 2;
+/// Bytes of a footer.
+pub const FOOTER: u64 = HEAD as u64 + 17;
 
 /// What the header of a file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -101,6 +101,8 @@ pub fn number(got: &SpoolRecord, as_written: impl Fn(u64) -> SpoolRecord) -> u64
 }
 
 pub fn open<D: super::disk::Disk>(disk: D, ms: u64, limits: Limits) -> std::io::Result<(Files<D, Still>, Arc<Status>)> {
+    // A line for each of a hundred thousand damaged files would be most of the work.
+    crate::telemetry::log::init("info,spool=off", false);
     let status = Arc::new(Status::default());
     let files = block_on(Files::open(disk, Still::at(ms), limits, status.clone()))?;
     Ok((files, status))

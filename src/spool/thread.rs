@@ -287,9 +287,9 @@ impl<D: Disk> Server<'_, D> {
             draft.keys = hashed.into();
             by_shard[draft.lane.owner(self.setup.shards)].push(one);
         }
-        crate::torture::point("boot-drain");
         for (shard, records) in by_shard.into_iter().enumerate().filter(|(_, records)| !records.is_empty()) {
             tell(&self.setup.hub, shard, ToShard::Drain(records));
+            crate::torture::point("boot-drain");
         }
         worked
     }

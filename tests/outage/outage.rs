@@ -225,6 +225,10 @@ fn a_second_broker_on_the_directory_does_not_start() {
     let dir = broker.spool_dir();
     let second = Setup::on(&postgres, "postgres").env("FILE_BUFFER_DIR", dir.to_str().expect("UTF-8")).launch();
     assert_eq!(second.wait_end().code(), Some(1));
-    assert!(second.log().contains("FATAL"), "{}", second.log());
-    assert!(second.log().contains("another broker uses this spool directory"), "{}", second.log());
+    // One line says what is wrong and what to do.
+    let log = second.log();
+    let fatal: Vec<&str> = log.lines().filter(|line| line.contains("FATAL")).collect();
+    let [line] = fatal[..] else { panic!("{log}") };
+    let text = "another broker uses this spool directory; give this one its own with FILE_BUFFER_DIR";
+    assert!(line.contains(&format!("{}: {text}", dir.display())), "{line}");
 }

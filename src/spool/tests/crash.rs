@@ -89,7 +89,56 @@ fn every_image_holds() {
         }
     });
     let total = total.into_inner();
+    eprintln!("{} crash images, {total} records buffered in them", seeds());
     assert!(total > seeds(), "not valid: only {total} records were buffered");
+}
+
+/// The process's death alone loses nothing that was written, so that only a power cut shows a sync that was left out.
+#[cfg(feature = "planted")]
+#[test]
+#[ignore = "plants bugs in the whole process: `queen-torture planted` runs it alone"]
+fn the_images_find_syncs_left_out() {
+    use queen_shards::planted::choose;
+    for bug in ["answer-before-fsync", "skip-directory-fsync"] {
+        assert!(choose(bug));
+        let began = std::time::Instant::now();
+        let found = (0..IMAGES).find(|seed| std::panic::catch_unwind(|| image_holds(*seed)).is_err());
+        let seed = found.unwrap_or_else(|| panic!("{bug}: NOT FOUND in {IMAGES} crash images"));
+        eprintln!("{bug}: found after {} ms by crash image {seed}", began.elapsed().as_millis());
+    }
+}
+
+/// A process that ends, as often as it likes, damages nothing: no file is set aside.
+#[test]
+fn processes_that_end_leave_nothing_to_set_aside() {
+    for seed in 0..500 {
+        let mut rng = Rng::new(seed);
+        let disk = SimDisk::default();
+        let limits = Limits { events_per_file: 5 + rng.below(20), ..limits() };
+        let (mut next, mut came) = (0, Vec::new());
+        for life in 0..5 {
+            let (mut files, status) = open(disk.clone(), MS + life, limits.clone()).expect("opens");
+            survey(&mut files);
+            for _ in 0..rng.below(12) {
+                assert!(block_on(files.append(&[written(next)]))[0]);
+                next += 1;
+                if rng.chance(200) {
+                    let some = block_on(files.read(1 + rng.below(4) as usize, 1 << 20));
+                    came.extend(some.iter().map(|one| number(&one.record, written)));
+                    decide_all(&mut files, some);
+                }
+            }
+            assert_eq!((status.numbers().damages, status.numbers().quarantined), (0, 0), "seed {seed}");
+        }
+        let (mut files, status) = open(disk.clone(), MS + 9, limits).expect("opens");
+        let rest = read_all(&mut files);
+        came.extend(rest.iter().map(|one| number(&one.record, written)));
+        decide_all(&mut files, rest);
+        assert_eq!((status.numbers().damages, status.numbers().quarantined), (0, 0), "seed {seed}");
+        // What was drained of a file comes again, for the store to know, when some of it was not.
+        let all: BTreeSet<u64> = came.into_iter().collect();
+        assert!(all.into_iter().eq(0..next), "seed {seed}");
+    }
 }
 
 /// A batch that was not synced is not answered, and not read back by the process that knows it.

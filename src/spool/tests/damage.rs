@@ -83,6 +83,7 @@ fn cut_at_every_byte_every_record_before_comes_out() {
             scope.spawn(move || cuts.iter().skip(half).step_by(2).for_each(|cut| check(*cut)));
         }
     });
+    eprintln!("cut at each of {} bytes", cuts.len());
 }
 
 #[test]
@@ -114,6 +115,7 @@ fn a_flipped_bit_costs_no_more_than_its_record() {
             scope.spawn(move || (half..FLIPS).step_by(2).for_each(check));
         }
     });
+    eprintln!("{FLIPS} flipped bits");
 }
 
 #[test]

@@ -9,19 +9,21 @@ queen-torture: faults against a broker under load, everything written down and j
 
   queen-torture [OPTIONS]               runs episodes until the time is over
   queen-torture check HISTORY           judges a history that a red run left
+  queen-torture campaign [OPTIONS]      the same with all faults, recorded under tests/torture/results
   queen-torture planted [OPTIONS]       builds the broker with planted bugs and shows that each is found
 
   --minutes M          how long, default 10            --episodes N       instead of a time
-  --episode-secs S     load of one episode, default 30
-  --faults F1,F2,...   of F1 F2 F4 F9 F10 F13 F16, or none; default all but F13
+  --episode-secs S     load of one episode, default 30, of a campaign 60
+  --faults F1,F2,...   of F1 F2 F4 F5 F9 F10 F13 F16, or none; default all but F13, of a campaign all
   --seed N             default: from the clock, printed
-  --brokers N          1 or 2; default 1, 2 with F13
+  --brokers N          1 or 2; default 1, and with F13 2 in the last third of the time
   --producers N        default 4                       --pause-ms N       between two requests of one, default 15
   --recovery-ms N      limit of C13, default 5000      --drain-secs N     limit of the drain, default 60
-  --broker PATH        binary; default: builds this workspace's
+  --broker PATH        binary; default: builds this workspace's, with the feature `torture`, into target/rig
   --env NAME=VALUE     for the broker, may be repeated
   --only NAME          of the planted bugs
   --dir DIR            where processes live, default a new one under the temporary directory
+  --machine NAME       of the directory a campaign is recorded in, default <cores>-core
   --record DIR         writes DIR/summary.md, and the history of each red episode
   --keep               leaves the directory behind
 
@@ -35,6 +37,7 @@ pub struct Options {
     pub load: Duration,
     pub families: Vec<Family>,
     pub seed: Option<u64>,
+    /// 0: as the families want it.
     pub brokers: u8,
     pub producers: u16,
     pub pause: Duration,
@@ -44,6 +47,7 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     pub only: Option<String>,
     pub dir: Option<PathBuf>,
+    pub machine: Option<String>,
     pub record: Option<PathBuf>,
     pub keep: bool,
 }
@@ -65,6 +69,7 @@ impl Default for Options {
             env: Vec::new(),
             only: None,
             dir: None,
+            machine: None,
             record: None,
             keep: false,
         }
@@ -76,6 +81,7 @@ pub enum Action {
     Help,
     Check(PathBuf),
     Run(Box<Options>),
+    Campaign(Box<Options>),
     Planted(Box<Options>),
 }
 
@@ -87,13 +93,19 @@ pub fn parse(arguments: &[String]) -> Result<Action, String> {
             [_, path] => Ok(Action::Check(path.into())),
             _ => Err("check needs one history".into()),
         },
-        Some("planted") => Ok(Action::Planted(Box::new(options(&arguments[1..])?))),
-        _ => Ok(Action::Run(Box::new(options(arguments)?))),
+        Some("planted") => Ok(Action::Planted(Box::new(options(&arguments[1..], Options::default())?))),
+        Some("campaign") => {
+            // Between two loads lie a drain and a reading back, which take their time.
+            let load = Duration::from_secs(60);
+            let all = Options { families: Family::ALL.to_vec(), load, ..Options::default() };
+            Ok(Action::Campaign(Box::new(options(&arguments[1..], all)?)))
+        }
+        _ => Ok(Action::Run(Box::new(options(arguments, Options::default())?))),
     }
 }
 
-fn options(arguments: &[String]) -> Result<Options, String> {
-    let mut options = Options::default();
+/// `options`: what holds unless something else is said.
+fn options(arguments: &[String], mut options: Options) -> Result<Options, String> {
     let mut rest = arguments.iter();
     while let Some(name) = rest.next() {
         if name == "--keep" {
@@ -123,15 +135,23 @@ fn options(arguments: &[String]) -> Result<Options, String> {
                 options.env.push((name.into(), value.into()));
             }
             "--only" => options.only = Some(value.clone()),
+            "--machine" => options.machine = Some(value.clone()),
             "--dir" => options.dir = Some(value.into()),
             "--record" => options.record = Some(value.into()),
             _ => return Err(format!("{name} is not an option; --help lists them")),
         }
     }
-    if options.brokers == 0 {
-        options.brokers = if options.families.contains(&Family::F13) { 2 } else { 1 };
-    }
     Ok(options)
+}
+
+impl Options {
+    /// Numbers of brokers one after another, each with its share of the time.
+    pub fn phases(&self) -> Vec<(u8, Duration)> {
+        match self.brokers {
+            0 if self.families.contains(&Family::F13) => vec![(1, self.time * 2 / 3), (2, self.time / 3)],
+            n => vec![(n.max(1), self.time)],
+        }
+    }
 }
 
 fn families(text: &str) -> Result<Vec<Family>, String> {
@@ -152,10 +172,13 @@ mod tests {
 
     #[test]
     fn two_brokers_come_with_f13_only() {
+        let secs = Duration::from_secs;
         let Ok(Action::Run(plain)) = of("--minutes 0.5") else { panic!("a run") };
-        assert_eq!((plain.brokers, plain.time), (1, Duration::from_secs(30)));
-        let Ok(Action::Run(two)) = of("--faults F1,F13") else { panic!("a run") };
-        assert_eq!((two.brokers, two.families), (2, vec![Family::F1, Family::F13]));
+        assert_eq!(plain.phases(), [(1, secs(30))]);
+        let Ok(Action::Run(both)) = of("--faults F1,F13 --minutes 3") else { panic!("a run") };
+        assert_eq!(both.phases(), [(1, secs(120)), (2, secs(60))]);
+        let Ok(Action::Campaign(two)) = of("campaign --minutes 3 --brokers 2") else { panic!("a campaign") };
+        assert_eq!((two.phases(), two.families), (vec![(2, secs(180))], Family::ALL.to_vec()));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use crate::args::Options;
 use crate::coverage;
 use crate::episode::{self, Script};
-use crate::faults::{Fault, of_families};
-use crate::history::{Finals, History, Plan};
+use crate::faults::{Family, Fault, of_families};
+use crate::history::History;
 use crate::report::Report;
 use crate::world::World;
 use std::io;
@@ -23,61 +23,72 @@ pub fn run(options: &Options, binary: &Path, command: String, mut say: impl FnMu
     let seed = options.seed.unwrap_or_else(from_the_clock);
     let own = std::env::temp_dir().join(format!("queen-torture-{}-{}", std::process::id(), RUNS.fetch_add(1, Relaxed)));
     let dir = options.dir.clone().unwrap_or(own);
-    let mut world = World::start(&dir, binary, options.brokers.max(1), &options.env, options.keep)?;
-    say(&format!("seed {seed}, everything lives under {}", dir.display()));
+    let phases = options.phases();
     let mut report = Report {
         command,
-        commit: commit(),
+        commit: format!("{} ({PROFILE} build)", commit()),
         seed,
-        brokers: options.brokers.max(1),
+        brokers: phases.iter().map(|(brokers, _)| *brokers).collect(),
         families: options.families.clone(),
-        not_judged: not_judged(),
+        not_judged: not_judged(&options.families),
         ..Report::default()
     };
     let began = Instant::now();
-    let mut kept = 0;
-    for n in 0u64.. {
-        let over = options.episodes.map_or(options.time <= began.elapsed(), |most| most <= n);
-        if over {
+    for (brokers, time) in phases {
+        let dir = dir.join(format!("with-{brokers}"));
+        let mut world = World::start(&dir, binary, brokers, &options.env, options.keep)?;
+        say(&format!("seed {seed}, {brokers} broker(s), everything lives under {}", dir.display()));
+        if phase(options, &mut world, time, &mut report, &mut say)? {
             break;
         }
+    }
+    let _ = std::fs::remove_dir(&dir);
+    report.elapsed = began.elapsed();
+    let brokers = report.brokers.iter().copied().max().unwrap_or(1);
+    let empty = History { plan: crate::work::plan(0, brokers, "t", 0), ..History::default() };
+    report.missing = coverage::missing(&report.counts, &empty, &of_families(&options.families));
+    Ok(report)
+}
+
+/// Episodes in one world until the time or their number is over. True: the rig could not go on.
+fn phase(
+    options: &Options,
+    world: &mut World,
+    time: Duration,
+    report: &mut Report,
+    say: &mut impl FnMut(&str),
+) -> io::Result<bool> {
+    let (began, first) = (Instant::now(), report.episodes);
+    while options.episodes.map_or(began.elapsed() < time, |most| report.episodes - first < most) {
+        let n = report.episodes;
         let name = format!("episode {n}");
-        let script = script(options, seed.wrapping_add(n));
+        let script = script(options, report.seed.wrapping_add(n));
         let history = world.dir().join(format!("history-{n}.jsonl"));
-        let outcome = episode::run(&world, &script, &format!("t{seed:x}e{n}"), Some(&history));
+        let outcome = episode::run(world, &script, &format!("t{:x}e{n}", report.seed), Some(&history));
         say(&line(&name, &outcome));
-        let red = !outcome.violations.is_empty() || outcome.broken.is_some();
         let broken = outcome.broken.is_some();
-        if red && kept < KEPT_MAX {
-            kept += 1;
-            keep(&history, options.record.as_deref(), &mut world, n)?;
+        if (broken || !outcome.violations.is_empty()) && report.kept < KEPT_MAX {
+            report.kept += 1;
+            keep(&history, options.record.as_deref(), world, n)?;
         } else if !options.keep {
             let _ = std::fs::remove_file(&history);
         }
         report.take(&name, outcome);
         if broken {
             world.keep();
-            break;
+            return Ok(true);
         }
     }
-    report.elapsed = began.elapsed();
-    let empty = History {
-        plan: Plan { brokers: report.brokers, ..plan_of(options) },
-        ops: Vec::new(),
-        finals: finals(&report),
-    };
-    report.missing = coverage::missing(&report.counts, &empty, &of_families(&options.families));
-    Ok(report)
+    Ok(false)
 }
 
-fn plan_of(options: &Options) -> Plan {
-    crate::work::plan(0, options.brokers, "t", 0)
-}
-
-/// Enough of the end for the question whether the broker has a spool.
-fn finals(report: &Report) -> Finals {
-    let spools = report.counts.contains_key("items buffered");
-    Finals { spool: spools.then(Default::default), ..Finals::default() }
+/// Where a campaign is recorded: `<date>-<machine>-<commit>` beside the others.
+pub fn place(options: &Options) -> io::Result<PathBuf> {
+    let date = Command::new("date").args(["-u", "+%F"]).output()?;
+    let date = String::from_utf8_lossy(&date.stdout).trim().to_owned();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let machine = options.machine.clone().unwrap_or_else(|| format!("{cores}-core"));
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(format!("{date}-{machine}-{}", commit())))
 }
 
 fn script(options: &Options, seed: u64) -> Script {
@@ -120,47 +131,61 @@ fn keep(history: &Path, record: Option<&Path>, world: &mut World, n: u64) -> io:
         Some(dir) => {
             std::fs::create_dir_all(dir)?;
             std::fs::copy(history, dir.join(format!("red-{n}.jsonl")))?;
+            for (broker, side) in world.sides.iter().enumerate() {
+                std::fs::copy(side.broker.dir().join("log"), dir.join(format!("red-{n}-broker{broker}.log")))?;
+            }
         }
         None => world.keep(),
     }
     Ok(())
 }
 
-fn not_judged() -> Vec<String> {
-    [
+fn not_judged(families: &[Family]) -> Vec<String> {
+    let mut all: Vec<String> = [
         "C14: only plaintext on disk; no role and no token is tried.",
         "C12: only that nothing comes early; lateness needs an idle broker.",
-        "Crash windows inside the spool: they need fail points in it.",
-        "Clocks and disks (F5 to F8, F12), tables locked by others (F14), a pooler (F15), a rolling restart (F17).",
+        "Disks: only the spool's cap (F5). Power cuts, failing syncs and damage (F6 to F8) are tests of `src/spool`.",
+        "F3, a database that refuses: `tests/outage`. Namespaces (F11), clocks (F12), tables locked by others (F14), a \
+         pooler (F15), a rolling restart (F17): not run.",
     ]
     .map(str::to_owned)
-    .to_vec()
+    .to_vec();
+    let left: Vec<&str> = Family::ALL.iter().filter(|f| !families.contains(f)).map(|f| f.name()).collect();
+    if !left.is_empty() {
+        all.push(format!("{}: left out of this run.", left.join(" ")));
+    }
+    all
 }
 
+/// Directory of the rig's own builds of the broker: never where builds that serve lie.
+pub const TARGET: &str = "rig";
+
 /// The broker to run: as given, or this workspace's, built now. `features`: of the build.
-pub fn binary(options: &Options, features: &[&str], target: Option<&str>) -> io::Result<PathBuf> {
+pub fn binary(options: &Options, features: &[&str]) -> io::Result<PathBuf> {
     if let Some(path) = &options.broker {
         return Ok(path.clone());
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-    let target = match (target, std::env::current_exe()?.parent().and_then(Path::parent)) {
-        (Some(name), _) => root.join("target").join(name),
-        (None, Some(own)) => own.to_owned(),
-        (None, None) => root.join("target"),
-    };
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(&root).args(["build", "--quiet", "-p", "queen", "--bin", "queen", "--target-dir"]).arg(&target);
-    if profile == "release" {
-        cargo.arg("--release");
-    }
-    if !features.is_empty() {
-        cargo.arg("--features").arg(features.join(","));
-    }
-    if !cargo.status()?.success() {
+    let mut build = cargo("build", features);
+    if !build.args(["--bin", "queen"]).status()?.success() {
         return Err(io::Error::other("the broker does not build"));
     }
-    Ok(target.join(profile).join("queen"))
+    Ok(root().join("target").join(TARGET).join(PROFILE).join("queen"))
+}
+
+const PROFILE: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Cargo on the broker's package, in this program's own profile.
+pub fn cargo(what: &str, features: &[&str]) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root()).args([what, "--quiet", "-p", "queen", "--target-dir"]);
+    cargo.arg(Path::new("target").join(TARGET));
+    cargo.args((PROFILE == "release").then_some("--release"));
+    cargo.arg("--features").arg(features.join(","));
+    cargo
 }
 
 fn from_the_clock() -> u64 {
@@ -176,7 +201,7 @@ fn commit() -> String {
 }
 
 /// Faults of a small lane: of each kind the ones that are over soon.
-pub const LANE: [Fault; 11] = [
+pub const LANE: [Fault; 13] = [
     Fault::KillBroker,
     Fault::KillBrokerAtCommit,
     Fault::KillBrokerAtAnswer,
@@ -188,6 +213,8 @@ pub const LANE: [Fault; 11] = [
     Fault::ResetDatabase,
     Fault::BlackHoleDatabase,
     Fault::CutCommit,
+    Fault::LongOutage,
+    Fault::KillBufferingBroker,
 ];
 
 /// A script for a small lane: each of its faults once, and everything that must be met. `patience` bounds whatever is

@@ -3,7 +3,7 @@
 use crate::check::view::{Said, View};
 use crate::faults::Fault;
 use crate::history::{Answer, Call, End, History, Word};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Counts by name. Names of faults start with `fault:`.
 pub type Counts = BTreeMap<String, u64>;
@@ -30,8 +30,9 @@ pub const ALWAYS: [&str; 15] = [
 /// Only where faults can make an outcome unknown.
 pub const FAULTED: [&str; 2] = ["outcomes unknown", "clients that left a poll"];
 
-/// Only where the broker has a spool.
-pub const SPOOLED: [&str; 2] = ["items buffered", "buffered-to-queued changes in a partition"];
+/// Only where the spool is met: the database is away for a while.
+pub const SPOOLED: [&str; 3] =
+    ["items buffered", "buffered messages stored once", "buffered-to-queued changes in a partition"];
 
 /// Only with two brokers.
 pub const TWO_BROKERS: [&str; 1] = ["deliveries through the other broker"];
@@ -48,7 +49,7 @@ pub fn count(history: &History) -> Counts {
     let mut counts = Counts::new();
     let mut add = |name: &str, n: u64| *counts.entry(name.to_owned()).or_default() += n;
     for op in &history.ops {
-        if op.is_unknown() && !matches!(op.call, Call::Fault { .. }) {
+        if op.is_unknown() && !matches!(op.call, Call::Fault { .. } | Call::Away) {
             add("outcomes unknown", 1);
         }
         match (&op.call, &op.ended) {
@@ -66,6 +67,16 @@ pub fn count(history: &History) -> Counts {
     }
     let mut pushed_by: BTreeMap<(&str, &str, &str), u8> = BTreeMap::new();
     for (&(queue, partition), lane) in &view.lanes {
+        let retained = view.queue(queue).is_some_and(|plan| plan.retention_secs > 0);
+        if let Some(last) = lane.last.filter(|_| !retained) {
+            let mut times: HashMap<&str, u64> = HashMap::new();
+            last.stored.iter().for_each(|stored| *times.entry(&stored.key).or_default() += 1);
+            let buffered = lane.attempts.iter().filter(|attempt| attempt.status() == Some("buffered"));
+            let buffered: HashSet<&str> = buffered.map(|attempt| &*attempt.item.key).collect();
+            let once = buffered.iter().filter(|key| times.get(**key) == Some(&1)).count();
+            add("buffered messages", buffered.len() as u64);
+            add("buffered messages stored once", once as u64);
+        }
         let mut buffering = false;
         for attempt in &lane.attempts {
             pushed_by.insert((queue, partition, &attempt.item.key), attempt.op.broker);
@@ -130,7 +141,7 @@ pub fn missing(counts: &Counts, history: &History, faults: &[Fault]) -> Vec<Stri
     if !faults.is_empty() {
         also(&FAULTED);
     }
-    if history.finals.spool.is_some() && faults.contains(&Fault::KillPostmaster) {
+    if faults.contains(&Fault::LongOutage) {
         also(&SPOOLED);
     }
     if history.plan.brokers > 1 {

@@ -7,7 +7,8 @@ use crate::faults::Fault;
 use crate::finals;
 use crate::history::{Finals, History, Plan, Recorder};
 use crate::nemesis::{Findings, Nemesis};
-use crate::report::outages;
+use crate::outages::Outages;
+use crate::report::silences;
 use crate::rng::Rng;
 use crate::work::consumer::{self, Job};
 use crate::work::{Actor, Part, Shared, Stage, plan, producer, transactor, wire};
@@ -44,7 +45,8 @@ pub struct Outcome {
     pub missing: Vec<String>,
     pub restarts: Vec<Duration>,
     /// Times without an accepted push after each fault, by its name.
-    pub outages: Vec<(String, Duration)>,
+    pub silences: Vec<(String, Duration)>,
+    pub outages: Outages,
     pub probes: Vec<Duration>,
     /// The rig could not finish: not a verdict about the broker.
     pub broken: Option<String>,
@@ -115,7 +117,8 @@ fn judge(history: &History, script: &Script, restarts: Vec<Duration>) -> Outcome
         missing: coverage::missing(&counts, history, &script.faults),
         counts,
         restarts,
-        outages: outages(history),
+        silences: silences(history),
+        outages: Outages::of(history),
         probes: history.finals.probes.iter().filter_map(|p| Some(Duration::from_millis(p.took_ms?))).collect(),
         broken: None,
     }

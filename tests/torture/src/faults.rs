@@ -30,6 +30,66 @@ pub enum Fault {
     CutCommit,
     /// The same, and then the database stays away for longer than the short dedup window.
     CutCommitAndOutage,
+    /// PostgreSQL is killed and stays away for longer than the short dedup window.
+    LongOutage,
+    /// `kill -9` of a broker that buffers, and its start without a database.
+    KillBufferingBroker,
+    /// `kill -9` of a broker that drains.
+    KillDrainingBroker,
+    /// The spool is at its size cap while the database is away.
+    SpoolAtCap,
+    /// The broker kills itself inside a window between two durable steps; needs a build with the feature `torture`.
+    CrashAt(Window),
+}
+
+/// The windows of the reliability goals, section 3, as the broker's `src/torture.rs` names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Window {
+    BeforeSpoolWrite,
+    /// Written, not synced.
+    SpoolWritten,
+    /// Synced, not answered.
+    SpoolSynced,
+    CommitSent,
+    /// Answered by the database, not to the client.
+    CommitAnswered,
+    /// The last record of a file is stored, the file is still there.
+    DrainCommitted,
+    /// The footer is written, the file not renamed.
+    SpoolRotation,
+    /// Records of an earlier process are with the shards.
+    BootDrain,
+}
+
+impl Window {
+    pub const ALL: [Window; 8] = [
+        Window::BeforeSpoolWrite,
+        Window::SpoolWritten,
+        Window::SpoolSynced,
+        Window::CommitSent,
+        Window::CommitAnswered,
+        Window::DrainCommitted,
+        Window::SpoolRotation,
+        Window::BootDrain,
+    ];
+
+    /// Name of the fault; behind `crash-at-` it is the broker's name of the point.
+    fn fault(self) -> &'static str {
+        match self {
+            Window::BeforeSpoolWrite => "crash-at-before-spool-write",
+            Window::SpoolWritten => "crash-at-spool-written",
+            Window::SpoolSynced => "crash-at-spool-synced",
+            Window::CommitSent => "crash-at-commit-sent",
+            Window::CommitAnswered => "crash-at-commit-answered",
+            Window::DrainCommitted => "crash-at-drain-committed",
+            Window::SpoolRotation => "crash-at-spool-rotation",
+            Window::BootDrain => "crash-at-boot-drain",
+        }
+    }
+
+    pub fn point(self) -> &'static str {
+        &self.fault()["crash-at-".len()..]
+    }
 }
 
 impl Fault {
@@ -57,6 +117,11 @@ impl Fault {
             Fault::OneByteDatabase => "one-byte-database",
             Fault::CutCommit => "cut-commit",
             Fault::CutCommitAndOutage => "cut-commit-and-outage",
+            Fault::LongOutage => "long-outage",
+            Fault::KillBufferingBroker => "kill-buffering-broker",
+            Fault::KillDrainingBroker => "kill-draining-broker",
+            Fault::SpoolAtCap => "spool-at-cap",
+            Fault::CrashAt(window) => window.fault(),
         }
     }
 }
@@ -70,6 +135,8 @@ pub enum Family {
     F2,
     /// A process stands still.
     F4,
+    /// The spool is full.
+    F5,
     /// The network misbehaves.
     F9,
     /// The answer of a commit is lost.
@@ -81,16 +148,18 @@ pub enum Family {
 }
 
 impl Family {
-    pub const ALL: [Family; 7] =
-        [Family::F1, Family::F2, Family::F4, Family::F9, Family::F10, Family::F13, Family::F16];
+    pub const ALL: [Family; 8] =
+        [Family::F1, Family::F2, Family::F4, Family::F5, Family::F9, Family::F10, Family::F13, Family::F16];
     /// What runs when nothing is asked for. Two brokers see each other's messages late in this version.
-    pub const DEFAULT: [Family; 6] = [Family::F1, Family::F2, Family::F4, Family::F9, Family::F10, Family::F16];
+    pub const DEFAULT: [Family; 7] =
+        [Family::F1, Family::F2, Family::F4, Family::F5, Family::F9, Family::F10, Family::F16];
 
     pub fn name(self) -> &'static str {
         match self {
             Family::F1 => "F1",
             Family::F2 => "F2",
             Family::F4 => "F4",
+            Family::F5 => "F5",
             Family::F9 => "F9",
             Family::F10 => "F10",
             Family::F13 => "F13",
@@ -104,9 +173,30 @@ impl Family {
 
     pub fn faults(self) -> &'static [Fault] {
         match self {
-            Family::F1 => &[Fault::KillBroker, Fault::KillBrokerAtCommit, Fault::KillBrokerAtAnswer],
-            Family::F2 => &[Fault::KillPostmaster, Fault::ImmediateStop, Fault::TerminateBackend, Fault::CrashBackend],
+            Family::F1 => &[
+                Fault::KillBroker,
+                Fault::KillBrokerAtCommit,
+                Fault::KillBrokerAtAnswer,
+                Fault::KillBufferingBroker,
+                Fault::KillDrainingBroker,
+                Fault::CrashAt(Window::BeforeSpoolWrite),
+                Fault::CrashAt(Window::SpoolWritten),
+                Fault::CrashAt(Window::SpoolSynced),
+                Fault::CrashAt(Window::CommitSent),
+                Fault::CrashAt(Window::CommitAnswered),
+                Fault::CrashAt(Window::DrainCommitted),
+                Fault::CrashAt(Window::SpoolRotation),
+                Fault::CrashAt(Window::BootDrain),
+            ],
+            Family::F2 => &[
+                Fault::KillPostmaster,
+                Fault::ImmediateStop,
+                Fault::TerminateBackend,
+                Fault::CrashBackend,
+                Fault::LongOutage,
+            ],
             Family::F4 => &[Fault::PauseBroker, Fault::PausePostgres],
+            Family::F5 => &[Fault::SpoolAtCap],
             Family::F9 => &[
                 Fault::ResetClients,
                 Fault::ResetDatabase,

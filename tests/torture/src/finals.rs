@@ -35,7 +35,7 @@ fn names(plan: &Plan) -> String {
 }
 
 /// (pending, failed) of a broker's spool; `None` when it has none.
-fn spool_of(port: u16) -> Option<(u64, u64)> {
+pub fn spool_of(port: u16) -> Option<(u64, u64)> {
     let answer = Client::new(port, CLIENT_TIMEOUT).get("/api/v1/status/buffers").ok()?;
     let body: Value = serde_json::from_slice(&answer.body).ok().filter(|_| answer.status == 200)?;
     Some((body["pending"].as_u64()?, body["failed"].as_u64()?))

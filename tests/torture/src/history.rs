@@ -97,6 +97,8 @@ pub enum Call {
     Fault {
         kind: String,
     },
+    /// From invoke to end the database is away for certain, and the broker is left alone.
+    Away,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -16,6 +16,7 @@ pub mod faults;
 pub mod finals;
 pub mod history;
 pub mod nemesis;
+pub mod outages;
 pub mod planted;
 pub mod report;
 pub mod rng;

@@ -14,6 +14,7 @@ fn main() -> ExitCode {
         }
         Ok(Action::Check(path)) => judge(&path),
         Ok(Action::Run(options)) => run(&options, &arguments),
+        Ok(Action::Campaign(mut options)) => place(&mut options).and_then(|()| run(&options, &arguments)),
         Ok(Action::Planted(options)) => wake(&options),
         Err(why) => Err(why),
     };
@@ -26,8 +27,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// A campaign leaves its record where the others are.
+fn place(options: &mut Options) -> Result<(), String> {
+    if options.record.is_none() {
+        options.record = Some(campaign::place(options).map_err(|e| e.to_string())?);
+    }
+    Ok(())
+}
+
 fn run(options: &Options, arguments: &[String]) -> Result<u8, String> {
-    let binary = campaign::binary(options, &[], None).map_err(|e| e.to_string())?;
+    let binary = campaign::binary(options, &["torture"]).map_err(|e| e.to_string())?;
     let command = format!("queen-torture {}", arguments.join(" "));
     let report = campaign::run(options, &binary, command, |line| println!("{line}")).map_err(|e| e.to_string())?;
     let text = report.text();
@@ -48,7 +57,7 @@ fn judge(path: &Path) -> Result<u8, String> {
 }
 
 fn wake(options: &Options) -> Result<u8, String> {
-    let binary = campaign::binary(options, &["planted"], Some("planted")).map_err(|e| e.to_string())?;
+    let binary = campaign::binary(options, &["planted"]).map_err(|e| e.to_string())?;
     let all = planted::run(options, &binary, |line| println!("{line}")).map_err(|e| e.to_string())?;
     Ok(u8::from(!all))
 }

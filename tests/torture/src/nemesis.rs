@@ -1,14 +1,15 @@
 //! The nemesis: one fault after another, each healed before the next, each in the history from its first to its last
 //! moment.
 
-use crate::faults::Fault;
+use crate::faults::{Fault, Window};
+use crate::finals::spool_of;
 use crate::history::{Answer, Call, End, Recorder};
 use crate::rng::Rng;
 use crate::work::{Shared, Stage};
 use crate::world::proxy::{Link, Mode, Trap};
 use crate::world::{Side, World};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Client number of the faults in the history.
 pub const NEMESIS: u16 = u16::MAX;
@@ -18,6 +19,11 @@ const TRAP_LIMIT: Duration = Duration::from_secs(10);
 const TERM_LIMIT: Duration = Duration::from_secs(20);
 /// Longer than the window of the short queue.
 const OUTAGE: Duration = Duration::from_millis(3200);
+/// How long a broker may take to buffer, to drain, or to come to a window, before nothing was struck.
+const SPOOL_LIMIT: Duration = Duration::from_secs(15);
+const SPOOL_PAUSE: Duration = Duration::from_millis(3);
+/// A spool cap that a second of load fills.
+const CAP_BYTES: &str = "65536";
 
 /// What went wrong outside the history.
 #[derive(Debug, Default)]
@@ -155,7 +161,130 @@ impl Nemesis<'_> {
                 side.database.set(Mode::Pass);
                 Ok(u64::from(cut))
             }
+            Fault::LongOutage => {
+                postgres.end(libc::SIGKILL);
+                let longest = if self.mild { OUTAGE.as_millis() as u64 + 1 } else { 6000 };
+                let pause = self.between(OUTAGE.as_millis() as u64, longest);
+                self.away(side, pause);
+                postgres.resume().map_err(|e| e.to_string())?;
+                Ok(1)
+            }
+            Fault::KillBufferingBroker => self.kill_buffering(side),
+            Fault::KillDrainingBroker => self.kill_draining(side),
+            Fault::SpoolAtCap => self.fill_spool(side),
+            Fault::CrashAt(window) => self.crash_at(side, window),
         }
+    }
+
+    /// Waits while the database is away and nothing else is wrong; written down for the figures of outages.
+    fn away(&self, side: &Side, time: Duration) {
+        let at = self.world.sides.iter().position(|one| one.broker.port == side.broker.port).unwrap_or(0);
+        let op = self.shared.recorder.invoke(NEMESIS, at as u8, Call::Away);
+        self.wait(time);
+        self.shared.recorder.end(op, End::Ok(Answer::Fault { hits: 1 }));
+    }
+
+    /// Whether the numbers of a broker's spool, (pending, failed), came to fit in time.
+    fn spool_comes_to(&self, side: &Side, fits: impl Fn(u64, u64) -> bool) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < SPOOL_LIMIT && self.shared.stage() == Stage::Load {
+            if spool_of(side.broker.port).is_some_and(|(pending, failed)| fits(pending, failed)) {
+                return true;
+            }
+            std::thread::sleep(SPOOL_PAUSE);
+        }
+        false
+    }
+
+    fn kill_buffering(&mut self, side: &Side) -> Result<u64, String> {
+        let mut hits = 0;
+        self.world.postgres.end(libc::SIGKILL);
+        let lives = self.rng.range(1, 3);
+        for life in 1..=lives {
+            let buffers = self.spool_comes_to(side, |pending, _| 20 * life <= pending);
+            side.broker.kill();
+            hits += u64::from(buffers);
+            side.broker.launch().map_err(|e| e.to_string())?;
+            let pause = self.between(100, 1200);
+            self.wait(pause);
+        }
+        self.world.postgres.resume().map_err(|e| e.to_string())?;
+        self.start(side)?;
+        Ok(hits)
+    }
+
+    fn kill_draining(&mut self, side: &Side) -> Result<u64, String> {
+        self.world.postgres.end(libc::SIGKILL);
+        let most = self.rng.range(100, 400);
+        self.spool_comes_to(side, |pending, _| most <= pending);
+        let before = spool_of(side.broker.port).map_or(0, |(pending, _)| pending);
+        self.world.postgres.resume().map_err(|e| e.to_string())?;
+        let drains = self.spool_comes_to(side, |pending, _| pending < before);
+        side.broker.kill();
+        self.start(side)?;
+        Ok(u64::from(drains))
+    }
+
+    /// A life of the broker with a small cap, without a database until pushes fail.
+    fn fill_spool(&mut self, side: &Side) -> Result<u64, String> {
+        side.broker.kill();
+        self.world.postgres.end(libc::SIGKILL);
+        side.broker.launch_with(&[("FILE_BUFFER_MAX_BYTES", CAP_BYTES)]).map_err(|e| e.to_string())?;
+        let full = self.spool_comes_to(side, |_, failed| 0 < failed);
+        let pause = self.between(100, 1000);
+        self.wait(pause);
+        self.world.postgres.resume().map_err(|e| e.to_string())?;
+        // There is room again without a restart, and what was pending is stored.
+        self.start(side)?;
+        self.spool_comes_to(side, |pending, _| pending == 0);
+        side.broker.kill();
+        self.start(side)?;
+        Ok(u64::from(full))
+    }
+
+    /// Orders the broker to kill itself inside a window, brings it there and starts it again.
+    fn crash_at(&mut self, side: &Side, window: Window) -> Result<u64, String> {
+        let dir = side.broker.spool_dir();
+        let (order, done) = (dir.join("torture"), dir.join(format!("torture-{}", window.point())));
+        let arm = || {
+            let draft = dir.join("torture.new");
+            std::fs::write(&draft, format!("{} 1", window.point()))
+                .and_then(|()| std::fs::rename(&draft, &order))
+                .map_err(|e| e.to_string())
+        };
+        match window {
+            Window::CommitSent | Window::CommitAnswered => arm()?,
+            Window::BeforeSpoolWrite | Window::SpoolWritten | Window::SpoolSynced | Window::SpoolRotation => {
+                arm()?;
+                side.database.set(Mode::Down);
+            }
+            Window::DrainCommitted => {
+                side.database.set(Mode::Down);
+                self.spool_comes_to(side, |pending, _| 10 <= pending);
+                arm()?;
+                side.database.set(Mode::Pass);
+            }
+            Window::BootDrain => {
+                side.database.set(Mode::Down);
+                self.spool_comes_to(side, |pending, _| 10 <= pending);
+                side.broker.kill();
+                arm()?;
+                side.database.set(Mode::Pass);
+                side.broker.launch().map_err(|e| e.to_string())?;
+            }
+        }
+        side.broker.wait_end(SPOOL_LIMIT);
+        let _ = std::fs::remove_file(&order);
+        let hit = std::fs::remove_file(&done).is_ok();
+        if side.broker.pid().is_none() && self.rng.percent(50) {
+            // A life without the database, if it is away.
+            side.broker.launch().map_err(|e| e.to_string())?;
+            let pause = self.between(100, 1000);
+            self.wait(pause);
+        }
+        side.database.set(Mode::Pass);
+        self.start(side)?;
+        Ok(u64::from(hit))
     }
 
     /// Sleeps, a little less when the load ends meanwhile.
@@ -192,7 +321,7 @@ impl Nemesis<'_> {
     fn stop_postgres(&mut self, side: &Side, with: i32) -> Result<u64, String> {
         self.world.postgres.end(with);
         let pause = self.between(50, if self.mild { 1000 } else { 4000 });
-        self.wait(pause);
+        self.away(side, pause);
         let broker_too = self.rng.percent(20);
         if broker_too {
             side.broker.kill();

@@ -4,6 +4,7 @@ use crate::check::Violation;
 use crate::coverage::{self, Counts};
 use crate::faults::Family;
 use crate::history::{Answer, Call, End, History, Micros};
+use crate::outages::Outages;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ pub struct Report {
     pub command: String,
     pub commit: String,
     pub seed: u64,
-    pub brokers: u8,
+    /// Of its phases, one after another.
+    pub brokers: Vec<u8>,
     pub families: Vec<Family>,
     pub elapsed: Duration,
     pub episodes: u64,
@@ -21,9 +23,13 @@ pub struct Report {
     pub counts: Counts,
     pub missing: Vec<String>,
     pub restarts: Vec<Duration>,
-    pub outages: Vec<(String, Duration)>,
+    /// Times without an accepted push after each fault, by its name.
+    pub silences: Vec<(String, Duration)>,
+    pub outages: Outages,
     pub probes: Vec<Duration>,
     pub broken: Vec<(String, String)>,
+    /// Histories of red episodes that were kept.
+    pub kept: usize,
     /// What this run cannot say, in words.
     pub not_judged: Vec<String>,
 }
@@ -73,11 +79,15 @@ impl Report {
     pub fn text(&self) -> String {
         let mut out = String::new();
         let families: Vec<&str> = self.families.iter().map(|family| family.name()).collect();
+        let brokers: Vec<String> = self.brokers.iter().map(u8::to_string).collect();
         let _ = writeln!(out, "# Torture run: {}\n", self.verdict().word());
         let _ = writeln!(
             out,
             "`{}`, commit {}, seed {}, {} broker(s).",
-            self.command, self.commit, self.seed, self.brokers
+            self.command,
+            self.commit,
+            self.seed,
+            brokers.join(" and then ")
         );
         let _ = writeln!(
             out,
@@ -102,6 +112,7 @@ impl Report {
             let _ = writeln!(out, "{}\n", bullets(&self.missing));
         }
         self.faults(&mut out);
+        let _ = write!(out, "\n{}", self.outages.text());
         let _ = writeln!(out, "\n## What was met\n\n| | n |\n|---|--:|");
         for (name, n) in self.counts.iter().filter(|(name, _)| !name.starts_with("fault:")) {
             let _ = writeln!(out, "| {name} | {n} |");
@@ -120,7 +131,7 @@ impl Report {
              | fault | n | bound 3/n | median without an accepted push, ms | longest |\n|---|--:|--:|--:|--:|"
         );
         for (name, n) in self.counts.iter().filter_map(|(name, n)| Some((name.strip_prefix("fault:")?, *n))) {
-            let mut times: Vec<Duration> = self.outages.iter().filter(|(f, _)| f == name).map(|(_, t)| *t).collect();
+            let mut times: Vec<Duration> = self.silences.iter().filter(|(f, _)| f == name).map(|(_, t)| *t).collect();
             times.sort_unstable();
             let ms = |time: Option<&Duration>| time.map_or("".into(), |time| time.as_millis().to_string());
             let (median, longest) = (ms(times.get(times.len() / 2)), ms(times.last()));
@@ -149,7 +160,8 @@ impl Report {
         self.violations.extend(outcome.violations.into_iter().map(|violation| (episode.to_owned(), violation)));
         coverage::add(&mut self.counts, outcome.counts);
         self.restarts.extend(outcome.restarts);
-        self.outages.extend(outcome.outages);
+        self.silences.extend(outcome.silences);
+        self.outages.add(outcome.outages);
         self.probes.extend(outcome.probes);
         self.broken.extend(outcome.broken.map(|why| (episode.to_owned(), why)));
     }
@@ -160,7 +172,7 @@ fn bullets(lines: &[String]) -> String {
 }
 
 /// For each fault that struck: how long from its start until a push that was asked for afterwards was accepted.
-pub fn outages(history: &History) -> Vec<(String, Duration)> {
+pub fn silences(history: &History) -> Vec<(String, Duration)> {
     let accepted: Vec<(Micros, Micros)> = history
         .ops
         .iter()

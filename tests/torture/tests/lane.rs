@@ -26,7 +26,7 @@ fn one_of_each_fault_leaves_no_rule_broken() {
     let history = world.dir().join("history.jsonl");
     let outcome = episode::run(&world, &script, "lane", Some(&history));
     let (missing, counts) = (outcome.missing.clone(), outcome.counts.clone());
-    let mut report = Report { command: "the lane".into(), seed: script.seed, brokers: 1, ..Report::default() };
+    let mut report = Report { command: "the lane".into(), seed: script.seed, brokers: vec![1], ..Report::default() };
     report.take("the lane", outcome);
     report.missing = missing;
     if report.verdict() != Verdict::Green {

@@ -95,7 +95,8 @@ pub fn nothing_is_invented(view: &View, found: &mut Found) {
     }
 }
 
-/// C3: two stored messages of one key are never closer than the window, counted from acceptance.
+/// C3: two stored messages of one key are never closer than the window, counted from acceptance, and no push is stored
+/// twice, whatever the window.
 pub fn no_duplicate_inside_the_window(view: &View, found: &mut Found) {
     for (&(queue, partition), lane) in &view.lanes {
         let Some(window) = view.queue(queue).map(|plan| plan.dedup_secs as Wall * 1_000_000).filter(|w| *w > 0) else {
@@ -113,9 +114,15 @@ pub fn no_duplicate_inside_the_window(view: &View, found: &mut Found) {
             } else {
                 all.windows(2).any(|pair| pair[1].created - pair[0].created < window)
             };
+            let offsets: Vec<i64> = all.iter().map(|s| s.offset).collect();
+            let possible = tries.iter().filter(|attempt| attempt.may_be_stored()).count();
             if closer {
-                let offsets: Vec<i64> = all.iter().map(|s| s.offset).collect();
                 found.add(None, format!("{queue}/{partition}: {key} is stored at {offsets:?} inside its window"));
+            } else if possible < all.len() {
+                // One push is one message, however long its outage outlasted the window.
+                let text =
+                    format!("{queue}/{partition}: {key} was pushed {possible} times, and is stored at {offsets:?}");
+                found.add(None, text);
             }
         }
     }

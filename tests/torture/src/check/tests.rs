@@ -314,6 +314,26 @@ fn c3_counts_from_acceptance_through_the_spool() {
 }
 
 #[test]
+fn c3_finds_one_push_stored_twice_beyond_its_window() {
+    let stored = |pushes: usize| {
+        let mut story = Story::new();
+        story.finals().spool = Some(FinalSpool::default());
+        for _ in 0..pushes {
+            story.told("k0", "buffered", 0, None);
+            story.rest(61 * SECOND);
+        }
+        story.store("k0");
+        story.rest(61 * SECOND);
+        story.store("k0");
+        story.pop("l1", 0, 1);
+        story.complete("l1", 1);
+        story
+    };
+    stored(1).breaks("C3");
+    stored(2).clean();
+}
+
+#[test]
 fn c4_finds_a_duplicate_of_nothing() {
     let mut story = plain();
     story.told("k9", "duplicate", 1, Some(1));

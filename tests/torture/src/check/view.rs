@@ -213,6 +213,7 @@ impl<'a> View<'a> {
                     view.transaction(op, queue, group, lease, inputs, outputs);
                 }
                 Call::Extend { lease, .. } => view.extends.entry(lease).or_default().push(op),
+                Call::Away => {}
                 Call::Fault { .. } => view.faults.push((op.invoked.at, op.ended.as_ref().map_or(u64::MAX, |e| e.0.at))),
             }
         }

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 const LOG_TAIL_LINES: usize = 40;
+/// A second or two of an outage: files rotate, and several wait for their drain.
+const EVENTS_PER_FILE: u32 = 200;
 
 pub struct Broker {
     binary: PathBuf,
@@ -34,6 +36,7 @@ impl Broker {
             ("PG_DATABASE", DATABASE.to_owned()),
             ("QUEEN_DATA_DIR", dir.join("data").display().to_string()),
             ("FILE_BUFFER_DIR", dir.join("spool").display().to_string()),
+            ("FILE_BUFFER_EVENTS_PER_FILE", EVENTS_PER_FILE.to_string()),
             ("RETENTION_INTERVAL", "500".to_owned()),
             ("QUEEN_ENCRYPTION_KEY", "5eed".repeat(16)),
             ("QUEEN_SHARDS", "2".to_owned()),
@@ -50,10 +53,16 @@ impl Broker {
     }
 
     pub fn launch(&self) -> io::Result<()> {
+        self.launch_with(&[])
+    }
+
+    /// Starts it with settings of this one life on top.
+    pub fn launch_with(&self, env: &[(&str, &str)]) -> io::Result<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
         let mut command = Command::new(&self.binary);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("PORT", self.port.to_string()).envs(self.env.iter().cloned());
+        command.envs(env.iter().copied());
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         *self.child() = Some(spawn(command, libc::SIGKILL)?);
         Ok(())

@@ -1,6 +1,6 @@
 //! A private PostgreSQL with everything on that makes an answer durable, and the ways to hurt it.
 
-use super::process::{as_postgres, children, free_port, give_to_postgres, signal, spawn};
+use super::process::{as_postgres, children, free_port, give_to_postgres, signal, spawn, thaw_at_end};
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,8 @@ pub struct Postgres {
     dir: PathBuf,
     pub port: u16,
     server: Mutex<Option<Child>>,
+    /// Ends with its input, which ends with this.
+    guard: Child,
 }
 
 impl Postgres {
@@ -44,7 +46,8 @@ impl Postgres {
             dir.display()
         );
         std::fs::write(&conf, text)?;
-        let postgres = Postgres { bin, dir: dir.to_owned(), port, server: Mutex::new(None) };
+        let guard = thaw_at_end(&data.join("postmaster.pid"))?;
+        let postgres = Postgres { bin, dir: dir.to_owned(), port, server: Mutex::new(None), guard };
         postgres.resume()?;
         postgres.query_in("postgres", &format!("create database {DATABASE}")).map_err(io::Error::other)?;
         Ok(postgres)
@@ -140,6 +143,8 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         self.signal_all(libc::SIGCONT);
         self.end(libc::SIGQUIT);
+        drop(self.guard.stdin.take());
+        let _ = self.guard.wait();
     }
 }
 

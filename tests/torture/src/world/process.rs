@@ -4,7 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, OnceLock, mpsc};
 
@@ -34,6 +34,19 @@ pub fn spawn(mut command: Command, signal: i32) -> io::Result<Child> {
     let (reply, child) = mpsc::channel();
     spawner.lock().expect("the spawner does not panic").send((command, reply)).map_err(io::Error::other)?;
     child.recv().map_err(io::Error::other)?
+}
+
+/// Lets a frozen PostgreSQL go on when this process ends, however it ends: what is stopped does not act on the signal
+/// that [`spawn`] promises it, and its backends are no children of ours.
+///
+/// A shell waits for the end of its input, which is this process's, and continues the postmaster named in the file.
+pub fn thaw_at_end(postmaster_pid: &Path) -> io::Result<Child> {
+    const SCRIPT: &str = r#"read -r _
+        pid=$(head -n 1 "$0" 2>/dev/null) && [ -n "$pid" ] || exit 0
+        kill -CONT "$pid" $(grep -l "^PPid:[[:space:]]*$pid$" /proc/[0-9]*/status 2>/dev/null | cut -d / -f 3) 2>/dev/null"#;
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(SCRIPT).arg(postmaster_pid).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    shell.spawn()
 }
 
 /// Sends a signal to one process; one that is gone does not mind.
