@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::conn::{Budget, Share};
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
-use crate::limits::INFLATED_BUDGET_BYTES;
+use crate::limits::{ALONE_MAX, INFLATED_BUDGET_BYTES};
 use crate::mail::{Mail, Shared, ToShard, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
@@ -21,6 +21,7 @@ use crate::spool::ToSpool;
 use crate::state::{StateCall, StateFn, StateReply};
 use crate::store::Conn;
 use crate::telemetry::Metrics;
+use crate::writer::Writer;
 use queen_shards::command::{Command, DrainVerdict, Event, SpoolId, SpoolRecord, Verdict, Watch};
 use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
@@ -55,6 +56,8 @@ pub enum Answer {
     Verdict(Verdict),
     State(StateReply),
     Woken,
+    /// Whether the log of other brokers was read.
+    LogRead(bool),
 }
 
 /// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else. The
@@ -64,6 +67,19 @@ struct Connections {
     moves: Rc<Conn>,
     bundle: Rc<Conn>,
     cold: Rc<Conn>,
+}
+
+/// Who writes the commit log for this shard: each has one commit in flight.
+struct Writers {
+    append: Writer,
+    moves: Writer,
+    bundle: Writer,
+}
+
+impl Writers {
+    fn new(broker: u128) -> Writers {
+        Writers { append: Writer::new(broker), moves: Writer::new(broker), bundle: Writer::new(broker) }
+    }
 }
 
 /// What a connection of this core can reach. Lives on its thread.
@@ -85,6 +101,11 @@ pub struct Core {
     alarm: Bell,
     deadline: Cell<Option<Micros>>,
     store: OnceCell<Rc<Connections>>,
+    writers: Writers,
+    /// When the last read of the log of other brokers began whose news have reached the shards.
+    log_began: Cell<Micros>,
+    /// No other broker has answered a push before this.
+    alone_until: Cell<Micros>,
     keys: OnceCell<KeyHasher>,
     /// Tells keys apart within one body while those of the store are not known.
     own_keys: KeyHasher,
@@ -125,6 +146,9 @@ impl Core {
                 alarm: Bell::default(),
                 deadline: Cell::new(None),
                 store: OnceCell::new(),
+                writers: Writers::new(shared.config.broker()),
+                log_began: Cell::new(Micros(0)),
+                alone_until: Cell::new(Micros(0)),
                 keys: OnceCell::new(),
                 store_up: Cell::new(false),
                 ids: Cell::new((0, random_bits() as u32)),
@@ -377,6 +401,24 @@ impl Core {
         }
     }
 
+    /// Whether what other brokers had answered by `since` is known here. Constant time.
+    pub fn has_heard(&self, since: Micros) -> bool {
+        since < self.log_began.get() || now() < self.alone_until.get()
+    }
+
+    /// Waits for a read of the log of other brokers that begins after the call; false when the store does not answer.
+    /// Shared by all who wait meanwhile. Source: architecture 13, rule 10.
+    pub async fn hear(&self) -> bool {
+        let mut waiting = self.slots.open();
+        let slot = waiting.slot();
+        self.shared.hub.send_wait(self.shared.control(), Mail::ReadLog { slot }).await;
+        loop {
+            if let Answer::LogRead(read) = waiting.next().await {
+                return read;
+            }
+        }
+    }
+
     /// Tells every shard that a queue changed and waits until all have heard it.
     pub async fn queue_changed(&self, tenant: TenantId, queue: &str) {
         let queue: Arc<str> = queue.into();
@@ -425,7 +467,16 @@ impl Core {
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
             }
             Mail::Spool(said) => self.hear_spool(said),
-            Mail::Pulse { clock, lost } => {
+            Mail::LogRead { slot, read } => self.answer(slot, Answer::LogRead(read)),
+            Mail::Log { lanes, freed, changed, lost } => {
+                changed.iter().for_each(|(tenant, queue)| self.flags.forget(*tenant, queue));
+                self.enter(Event::Log { lanes, freed, changed, lost });
+            }
+            Mail::Pulse { clock, lost, log } => {
+                if let Some((began, alone)) = log {
+                    self.log_began.set(began);
+                    self.alone_until.set(if alone { began.plus(ALONE_MAX.as_micros() as u64) } else { Micros(0) });
+                }
                 if clock.is_some() && !self.store_up.get() {
                     self.retry_connections();
                 }
@@ -445,7 +496,7 @@ impl Core {
                     waker.wake();
                 }
             }
-            Mail::State { .. } | Mail::Finished | Mail::Signal => {}
+            Mail::State { .. } | Mail::ReadLog { .. } | Mail::Finished | Mail::Signal => {}
         }
     }
 
@@ -606,13 +657,13 @@ impl Drop for WatchGuard {
 
 /// One task waits, anybody rings; a ring before the wait is not lost.
 #[derive(Default)]
-struct Bell {
+pub(crate) struct Bell {
     rung: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl Bell {
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if !self.rung.replace(true)
             && let Some(waker) = self.waker.borrow_mut().take()
         {
@@ -620,7 +671,7 @@ impl Bell {
         }
     }
 
-    async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         std::future::poll_fn(|cx| {
             if self.rung.replace(false) {
                 return Poll::Ready(());

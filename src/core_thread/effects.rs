@@ -43,8 +43,16 @@ impl Core {
                     let level = core.config.zstd_level;
                     let limit = core.config.push_commit_timeout;
                     let result = core
-                        .with_conn(|c| &c.append, limit, async |client| store::append(client, &append, level).await)
+                        .with_conn(
+                            |c| &c.append,
+                            limit,
+                            async |client| {
+                                let line = core.writers.append.line(client).await?;
+                                store::append(client, &append, level, line).await
+                            },
+                        )
                         .await;
+                    core.writers.append.settled(&result);
                     let items = append.lanes.iter().map(|lane| lane.count as u64).sum();
                     core.metrics.shard(core.index).batch(Op::Push, items, now().since(began));
                     core.enter(Event::Appended { commit, result });
@@ -56,8 +64,16 @@ impl Core {
                     let began = now();
                     let limit = core.config.stmt_timeout.min(SILENT_STORE_MAX);
                     let result = core
-                        .with_conn(|c| &c.moves, limit, async |client| store::move_cursors(client, &moves).await)
+                        .with_conn(
+                            |c| &c.moves,
+                            limit,
+                            async |client| {
+                                let line = core.writers.moves.line(client).await?;
+                                store::move_cursors(client, &moves, line).await
+                            },
+                        )
                         .await;
+                    core.writers.moves.settled(&result);
                     let claims =
                         moves.iter().filter(|m| m.lease == queen_shards::effect::LeaseMust::Over).count() as u64;
                     let (metrics, micros) = (core.metrics.shard(core.index), now().since(began));
@@ -76,8 +92,16 @@ impl Core {
                     let limit = core.config.push_commit_timeout;
                     let level = core.config.zstd_level;
                     let result = core
-                        .with_conn(|c| &c.bundle, limit, async |client| store::bundle(client, &bundles, level).await)
+                        .with_conn(
+                            |c| &c.bundle,
+                            limit,
+                            async |client| {
+                                let line = core.writers.bundle.line(client).await?;
+                                store::bundle(client, &bundles, level, line).await
+                            },
+                        )
                         .await;
+                    core.writers.bundle.settled(&result);
                     // Before anybody is answered: a pop after the answer must see what was stored.
                     let told = queen_shards::bundle::news(&bundles, &result, core.shards());
                     let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { news }));

@@ -100,9 +100,9 @@ fn stamps_of_a_partition_never_decrease() {
 fn a_stamp_is_not_older_than_the_lock_it_was_taken_under() {
     on_store(async |db| {
         let p = db.provision("q", &["a"]).await[0].partition;
-        let before = store::ping(&db.client).await.unwrap();
+        let before = ping(&db.client).await.unwrap();
         let stamp = db.push(p, -1, 1).await;
-        assert!(before < stamp && stamp < store::ping(&db.client).await.unwrap());
+        assert!(before < stamp && stamp < ping(&db.client).await.unwrap());
     });
 }
 

@@ -17,7 +17,7 @@ fn a_broken_connection_is_made_again_at_the_next_call() {
         until("the connection is known to be closed", async || client.is_closed()).await;
         let again = conn.get().await.unwrap();
         assert!(!Rc::ptr_eq(&client, &again));
-        store::ping(&again).await.unwrap();
+        ping(&again).await.unwrap();
     });
 }
 

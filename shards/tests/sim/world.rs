@@ -34,6 +34,9 @@ pub enum Due {
     Execute { ticket: u64 },
     Client { client: usize, input: Input },
     Disk(crate::disk::Step),
+    ReadLog { broker: usize, epoch: u64 },
+    LogAtStore { broker: usize, epoch: u64, began: u64 },
+    HearLog { broker: usize, epoch: u64, began: u64, news: crate::log::News },
     Admin,
 }
 
@@ -74,6 +77,9 @@ pub struct World {
     outage_until: u64,
     pub(crate) disks: Vec<crate::disk::Disk>,
     pub(crate) disk_rng: Rng,
+    /// How far each broker has read the commit log.
+    pub(crate) log_at: Vec<usize>,
+    pub(crate) log_rng: Rng,
     window_bytes: BTreeMap<At, usize>,
     inbox: Vec<Event>,
     effects: Vec<Effect>,
@@ -126,6 +132,8 @@ impl World {
             outage_until: 0,
             disks: Vec::new(),
             disk_rng: crate::disk::rng(seed),
+            log_at: vec![0; plan.brokers.len()],
+            log_rng: Rng::new(seed ^ 0x109),
             window_bytes: BTreeMap::new(),
             inbox: Vec::new(),
             effects: Vec::new(),
@@ -225,6 +233,7 @@ impl World {
             self.made += 1;
         }
         self.start_disk(broker);
+        self.follow_log(broker);
     }
 
     /// How often a broker was started.
@@ -308,6 +317,7 @@ impl World {
             }
             Due::Execute { ticket } => self.execute(ticket),
             Due::Disk(step) => self.disk_turns(step),
+            step @ (Due::ReadLog { .. } | Due::LogAtStore { .. } | Due::HearLog { .. }) => self.log_steps(step),
             Due::Client { client, input } => self.act(client, input),
             Due::Admin => {
                 if !self.healed {
@@ -346,7 +356,8 @@ impl World {
             | Event::Spooled { .. }
             | Event::Drain { .. }
             | Event::SpoolFound { .. }
-            | Event::SpoolRead { .. } => {}
+            | Event::SpoolRead { .. }
+            | Event::Log { .. } => {}
             Event::Command { slot, command } => self.oracle.delivered(now, at, *slot, command),
             Event::Appended { result, .. } => {
                 self.oracle.append_answered(at);
@@ -378,6 +389,12 @@ impl World {
         if failed {
             self.oracle.faults.insert(at, self.t);
         }
+    }
+
+    /// An event from nobody the oracle knows.
+    pub(crate) fn hears(&mut self, at: At, event: Event) {
+        self.take(at, event);
+        self.turn(at);
     }
 
     fn turn(&mut self, at: At) {

@@ -7,8 +7,9 @@
 use super::{Due, World};
 use crate::coverage::Thing;
 use crate::explain::Candidate;
+use crate::log;
 use crate::oracle::At;
-use queen_shards::bundle::{Bundle, News};
+use queen_shards::bundle::{Bundle, LaneDecision, News};
 use queen_shards::command::Event;
 use queen_shards::effect::{Append, Call, CursorMove, StoreError};
 use queen_shards::ids::{CallId, CommitId, Slot};
@@ -96,6 +97,9 @@ impl World {
         let event = match ask {
             Asking::Append { commit, append } => {
                 let result = self.store.append(now.stamp, &mut self.rng, &append);
+                if result.is_ok() {
+                    self.store.log((at.0, epoch), append.lanes.iter().map(|lane| lane.partition).collect(), Vec::new());
+                }
                 match &result {
                     Ok(outcome) => self.oracle.appended(now, at, emitted, &append, outcome),
                     Err(_) => self.oracle.hit(Thing::Poison),
@@ -104,11 +108,28 @@ impl World {
             }
             Asking::Move { commit, moves, candidates } => {
                 let outcome = self.store.moves(now.stamp, &mut self.rng, &moves);
+                self.store.log((at.0, epoch), Vec::new(), log::freed(&moves));
+                if answers_in.is_none() {
+                    // Its own broker does not hear what became of it.
+                    self.oracle.untold.extend(moves.iter().map(|one| (one.partition, one.group)));
+                }
                 self.oracle.moved(now, at, candidates, &moves, &outcome.moves);
                 Event::Moved { commit, result: Ok(outcome) }
             }
             Asking::Bundle { commit, bundles, candidates } => {
                 let result = self.store.bundle(now.stamp, &mut self.rng, &bundles);
+                if let Ok(outcome) = &result {
+                    let lanes = outcome.bundles.iter().flat_map(|one| &one.lanes).filter_map(|lane| match lane {
+                        LaneDecision::Holds { partition, .. } => Some(*partition),
+                        _ => None,
+                    });
+                    let moves = bundles.iter().flat_map(|bundle| &bundle.moves);
+                    self.store.log((at.0, epoch), lanes.collect(), log::freed(moves));
+                }
+                if answers_in.is_none() {
+                    let moves = bundles.iter().flat_map(|bundle| &bundle.moves);
+                    self.oracle.untold.extend(moves.map(|one| (one.partition, one.group)));
+                }
                 self.oracle.ledger.learn(now.t, &mut self.store);
                 match &result {
                     Ok(outcome) => self.oracle.bundled(now, at, emitted, &bundles, candidates, outcome),
