@@ -90,6 +90,24 @@ CREATE TABLE queen.broker_minutes (
     pool_size integer NOT NULL
 );
 
+CREATE TABLE queen.brokers (
+    broker uuid NOT NULL,
+    joined_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE queen.commits (
+    writer bigint NOT NULL,
+    slot integer NOT NULL,
+    seq bigint DEFAULT 0 NOT NULL,
+    lanes bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    freed bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    changed boolean DEFAULT false NOT NULL,
+    tenant_id uuid,
+    queue text COLLATE pg_catalog."C"
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
+
 CREATE SEQUENCE queen.versions
     START WITH 1
     INCREMENT BY 1
@@ -346,11 +364,32 @@ CREATE TABLE queen.window_runs (
 WITH (toast_tuple_target='8160', autovacuum_vacuum_insert_scale_factor='0.2', vacuum_truncate=off);
 ALTER TABLE ONLY queen.window_runs ALTER COLUMN bytes SET STORAGE EXTERNAL;
 
+CREATE TABLE queen.writers (
+    writer bigint NOT NULL,
+    broker uuid NOT NULL,
+    retired_at timestamp with time zone
+);
+
+ALTER TABLE queen.writers ALTER COLUMN writer ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME queen.writers_writer_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 ALTER TABLE ONLY queen.system_state
     ADD CONSTRAINT system_state_pk PRIMARY KEY (key);
 
 ALTER TABLE ONLY queen.broker_minutes
     ADD CONSTRAINT broker_minutes_pk PRIMARY KEY (minute, hostname, pid);
+
+ALTER TABLE ONLY queen.brokers
+    ADD CONSTRAINT brokers_pk PRIMARY KEY (broker);
+
+ALTER TABLE ONLY queen.commits
+    ADD CONSTRAINT commits_pk PRIMARY KEY (writer, slot);
 
 ALTER TABLE ONLY queen.cursors
     ADD CONSTRAINT cursors_pk PRIMARY KEY (partition_id, group_id);
@@ -435,6 +474,9 @@ ALTER TABLE ONLY queen.totals
 
 ALTER TABLE ONLY queen.window_runs
     ADD CONSTRAINT window_runs_pk PRIMARY KEY (partition_id, base_offset, last_offset, row_no);
+
+ALTER TABLE ONLY queen.writers
+    ADD CONSTRAINT writers_pk PRIMARY KEY (writer);
 
 CREATE INDEX dead_letters_of_message ON queen.dead_letters USING btree (partition_id, message_offset);
 

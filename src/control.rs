@@ -1,6 +1,6 @@
 //! The control thread, which is the main thread: brings the store up, watches it, answers state calls, ends the broker.
 //!
-//!     embedded PostgreSQL -> boot (schema, facts) -> StoreReady to every shard -> a pulse every second
+//!     embedded PostgreSQL -> boot (schema, facts) -> join -> StoreReady to every shard -> pulses, which read the log
 //!     State -> admin connection -> StateReply;  Signal -> Shutdown to every shard -> Finished -> stop PostgreSQL
 //!
 //! Holds: the port is open before the store is there; the embedded server is started from this thread and no other,
@@ -8,8 +8,10 @@
 
 use crate::config::Postgres;
 use crate::embedded::{Embedded, Status};
+use crate::follow::Follower;
 use crate::http::maintenance::Flags;
 use crate::jobs;
+use crate::limits::{LOG_BUSY, LOG_PARKED};
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
 use crate::spool::ToSpool;
@@ -19,9 +21,10 @@ use crate::store::{self, Conn, Target};
 use crate::telemetry::history::History;
 use crate::telemetry::rates::Rates;
 use crate::telemetry::screen;
+use crate::writer::Writer;
 use queen_shards::command::Command;
 use queen_shards::effect::StoreError;
-use queen_shards::ids::{Micros, Slot, TenantId};
+use queen_shards::ids::{Micros, Slot, Stamp, TenantId};
 use queen_shards::key::KeyHasher;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -29,7 +32,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Between pulses: a lost store shows in `/health` within one of them and [`PROBE_MAX`]. Source: operations 5.1.
+/// Between pulses while nobody waits for news of other brokers: a lost store shows in `/health` within one of them and
+/// [`PROBE_MAX`]. Source: operations 5.1.
 const PULSE: Duration = Duration::from_millis(500);
 /// Probes in a row without an answer in time after which pushes are spooled untried. One alone may be a slow moment;
 /// a refused connection counts at once.
@@ -56,6 +60,17 @@ const PURGE_STEP_PAUSE: Duration = Duration::from_millis(50);
 /// How the broker ended.
 pub type Ended = Result<(), String>;
 
+/// A read of the log of other brokers, and with it of the store's clock.
+struct Read {
+    /// With a moment on ours that is not before it.
+    clock: (Stamp, Micros),
+    began: Micros,
+    /// No other broker was there.
+    alone: bool,
+    /// It brought something.
+    news: bool,
+}
+
 struct Control {
     shared: Shared,
     started: Instant,
@@ -64,6 +79,9 @@ struct Control {
     admin: RefCell<Option<Rc<Conn>>>,
     /// For state calls that only read.
     pages: RefCell<Option<Rc<Conn>>>,
+    follower: Follower,
+    /// Of the changes that this thread makes.
+    writer: Writer,
     finished: Cell<usize>,
     stopping: Cell<bool>,
     fatal: RefCell<Option<String>>,
@@ -72,8 +90,11 @@ struct Control {
 /// Runs until the broker is told to end. `embedded`: prepared, not started; on this thread.
 pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instant, driver: String) -> Ended {
     let history = Rc::new(RefCell::new(History::new(shared.metrics.clone())));
+    let broker = shared.config.broker();
     let control = Rc::new(Control {
         history,
+        follower: Follower::new(broker),
+        writer: Writer::new(broker),
         shared,
         started,
         driver,
@@ -114,11 +135,13 @@ impl Control {
         *self.admin.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("control"))));
         *self.pages.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("pages"))));
         let pulse = Conn::new(target.clone(), self.name("pulse"));
-        let mut clock = self.probe(&pulse).await.ok();
-        while clock.is_none() && !self.stopping.get() {
+        // Where the log stands is noted before anything is scanned. Source: architecture 13, rule 11.
+        let mut first = self.begin(&pulse).await;
+        while first.is_none() && !self.stopping.get() {
             rt::sleep(BOOT_PAUSE).await;
-            clock = self.probe(&pulse).await.ok();
+            first = self.begin(&pulse).await;
         }
+        let Some(first) = first else { return };
         // Before anything is drained: it may be that nothing is to be.
         self.reconcile().await;
         self.shared.spool.send(ToSpool::Ready { hash_secret: facts.hash_secret });
@@ -126,26 +149,54 @@ impl Control {
             let ready = Mail::StoreReady { shared, target: target.clone(), hash_secret: facts.hash_secret };
             self.shared.hub.send_wait(shard, ready).await;
         }
-        self.tell_pulse(clock, false).await;
+        self.tell_pulse(Some(first), false).await;
         self.announce(&about);
         self.start_jobs(target, KeyHasher::new(&facts.hash_secret));
-        let mut missed = 0;
+        let (mut missed, mut pause) = (0, PULSE);
         loop {
-            rt::sleep(PULSE).await;
-            let probed = self.probe(&pulse).await;
-            missed = match probed {
+            self.follower.wait(pause).await;
+            let asked = self.follower.take_asked();
+            let read = self.read_log(&pulse).await;
+            missed = match read {
                 Ok(_) => 0,
                 // The server says so, or nobody is there.
                 Err(StoreError::Unavailable(_)) => PROBES_LOST,
                 Err(_) => missed + 1,
             };
-            self.tell_pulse(probed.ok(), missed >= PROBES_LOST).await;
+            pause = match &read {
+                Err(_) => PULSE,
+                Ok(_) if self.shared.metrics.parked().is_empty() => PULSE,
+                Ok(read) if read.news => LOG_BUSY,
+                Ok(_) => LOG_PARKED,
+            };
+            let heard = read.is_ok();
+            self.tell_pulse(read.ok(), missed >= PROBES_LOST).await;
+            for slot in asked {
+                self.shared.hub.send_wait(slot.shard(), Mail::LogRead { slot, read: heard }).await;
+            }
         }
     }
 
-    async fn tell_pulse(&self, clock: Option<(queen_shards::ids::Stamp, Micros)>, lost: bool) {
+    /// Joins the brokers of the database and notes where their log stands.
+    async fn begin(&self, conn: &Conn) -> Option<Read> {
+        self.follower.join(conn, PROBE_MAX).await.ok()?;
+        self.read_log(conn).await.ok()
+    }
+
+    /// Reads the log of other brokers and tells the shards.
+    async fn read_log(&self, conn: &Conn) -> Result<Read, StoreError> {
+        let began = now();
+        let news = self.follower.read(conn, PROBE_MAX).await?;
+        let read = Read { clock: (news.now, now()), began, alone: news.others == 0, news: !news.is_empty() };
+        self.follower.spread(&self.shared, news).await;
+        Ok(read)
+    }
+
+    async fn tell_pulse(&self, read: Option<Read>, lost: bool) {
+        let clock = read.as_ref().map(|read| read.clock);
+        let log = read.as_ref().map(|read| (read.began, read.alone));
         for shard in 0..self.shared.shards {
-            self.shared.hub.send_wait(shard, Mail::Pulse { clock, lost }).await;
+            self.shared.hub.send_wait(shard, Mail::Pulse { clock, lost, log }).await;
         }
         self.shared.spool.send(ToSpool::Store { clock: clock.map(|(stamp, _)| stamp) });
     }
@@ -183,8 +234,16 @@ impl Control {
     async fn tell_floors(self: Rc<Self>, conn: Rc<Conn>) {
         loop {
             self.tell_floor(&conn, false).await;
+            self.keep_broker(&conn, false).await;
             rt::sleep(FLOOR_PERIOD).await;
         }
+    }
+
+    /// Says that this broker is still one of those that commit, or that it ends.
+    async fn keep_broker(&self, conn: &Conn, gone: bool) {
+        let broker = self.shared.config.broker();
+        // Without an answer it counts for a day, from its last word.
+        let _ = store::within(conn, PROBE_MAX, async |client| store::log::keep(client, broker, gone).await).await;
     }
 
     async fn wait_for_store(&self, target: &Target) -> Option<StoreFacts> {
@@ -206,12 +265,6 @@ impl Control {
             rt::sleep(BOOT_PAUSE).await;
         }
         None
-    }
-
-    /// The store's clock, and a moment on ours that is not before it.
-    async fn probe(&self, conn: &Conn) -> Result<(queen_shards::ids::Stamp, Micros), StoreError> {
-        let stamp = store::within(conn, PROBE_MAX, async |client| store::ping(client).await).await?;
-        Ok((stamp, now()))
     }
 
     /// Says what the broker takes of the connections there are; whether a shard's pops, bundles and cold calls share one,
@@ -327,6 +380,7 @@ impl Control {
                         crate::info!("shutdown", "signal received");
                         rt::spawn(self.clone().shut_down());
                     }
+                    Mail::ReadLog { slot } => self.follower.ask(slot),
                     Mail::Finished => {
                         self.finished.set(self.finished.get() + 1);
                         if self.finished.get() == self.shared.shards {
@@ -341,7 +395,17 @@ impl Control {
     }
 
     async fn call(&self, conn: &Conn, call: &StateCall) -> StateReply {
-        store::within(conn, self.shared.config.stmt_timeout, async |client| store::state(client, call).await).await
+        let limit = self.shared.config.stmt_timeout;
+        if !call.function.changes_queue() {
+            return store::within(conn, limit, async |client| store::state(client, call).await).await;
+        }
+        let changed = store::within(conn, limit, async |client| {
+            let line = self.writer.line(client).await?;
+            store::changing_state(client, call, line.writer).await
+        });
+        let changed = changed.await;
+        self.writer.settled(&changed);
+        changed
     }
 
     async fn state(self: Rc<Self>, slot: queen_shards::ids::Slot, call: StateCall) {
@@ -426,8 +490,14 @@ impl Control {
         let _ = stopped.recv_timeout(SPOOL_STOP_MAX);
         let pending = self.shared.spool.status().numbers().pending;
         let admin = self.admin.borrow().clone();
-        if let (0, Some(admin)) = (pending, admin) {
-            let _ = rt::timeout(FLOOR_GONE_MAX, self.tell_floor(&admin, true)).await;
+        if let Some(admin) = admin {
+            let leave = async {
+                self.keep_broker(&admin, true).await;
+                if pending == 0 {
+                    self.tell_floor(&admin, true).await;
+                }
+            };
+            let _ = rt::timeout(FLOOR_GONE_MAX, leave).await;
         }
         if pending > 0 {
             crate::warning!("shutdown", "spool has undrained events at shutdown", pending = pending);

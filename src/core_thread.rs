@@ -5,29 +5,28 @@
 //!
 //! Holds: the engine is entered by one task only; no borrow lives across an await; what must cross a core goes by mail.
 
+mod effects;
+
 use crate::auth::Guard;
 use crate::cipher::Cipher;
 use crate::config::Config;
 use crate::conn::{Budget, Share};
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
-use crate::limits::{INFLATED_BUDGET_BYTES, SILENT_STORE_MAX};
+use crate::limits::{ALONE_MAX, INFLATED_BUDGET_BYTES};
 use crate::mail::{Mail, Shared, ToShard, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
 use crate::spool::ToSpool;
 use crate::state::{StateCall, StateFn, StateReply};
-use crate::store::{self, Conn};
+use crate::store::Conn;
 use crate::telemetry::Metrics;
-use crate::telemetry::metrics::Op;
+use crate::writer::Writer;
 use queen_shards::command::{Command, DrainVerdict, Event, SpoolId, SpoolRecord, Verdict, Watch};
-use queen_shards::effect::{Call, Effect, Reply, StoreError};
 use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
-use queen_shards::planted::{Bug, is};
-use queen_shards::sealed::Slice;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -41,8 +40,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const TURN_BYTES: usize = 512 << 10;
 /// Mail taken from the mailbox before other tasks run.
 const MAIL_BATCH: usize = 256;
-/// Longest the store may take for a sealed run: 25 MB, at a moment's notice from nobody.
-const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
 /// Period of the timer whose lateness is measured.
 const LAG_PERIOD: Duration = Duration::from_millis(100);
 /// Between two questions for a queue's flag while the store does not answer.
@@ -60,6 +57,8 @@ pub enum Answer {
     State(StateReply),
     /// By this shard.
     Woken(usize),
+    /// Whether the log of other brokers was read.
+    LogRead(bool),
 }
 
 /// The connections of a shard: pushes, claims and acks, bundles (not made before the first one), everything else. The
@@ -69,6 +68,19 @@ struct Connections {
     moves: Rc<Conn>,
     bundle: Rc<Conn>,
     cold: Rc<Conn>,
+}
+
+/// Who writes the commit log for this shard: each has one commit in flight.
+struct Writers {
+    append: Writer,
+    moves: Writer,
+    bundle: Writer,
+}
+
+impl Writers {
+    fn new(broker: u128) -> Writers {
+        Writers { append: Writer::new(broker), moves: Writer::new(broker), bundle: Writer::new(broker) }
+    }
 }
 
 /// What a connection of this core can reach. Lives on its thread.
@@ -90,6 +102,11 @@ pub struct Core {
     alarm: Bell,
     deadline: Cell<Option<Micros>>,
     store: OnceCell<Rc<Connections>>,
+    writers: Writers,
+    /// When the last read of the log of other brokers began whose news have reached the shards.
+    log_began: Cell<Micros>,
+    /// No other broker has answered a push before this.
+    alone_until: Cell<Micros>,
     keys: OnceCell<KeyHasher>,
     /// Tells keys apart within one body while those of the store are not known.
     own_keys: KeyHasher,
@@ -130,6 +147,9 @@ impl Core {
                 alarm: Bell::default(),
                 deadline: Cell::new(None),
                 store: OnceCell::new(),
+                writers: Writers::new(shared.config.broker()),
+                log_began: Cell::new(Micros(0)),
+                alone_until: Cell::new(Micros(0)),
                 keys: OnceCell::new(),
                 store_up: Cell::new(false),
                 ids: Cell::new((0, random_bits() as u32)),
@@ -382,6 +402,24 @@ impl Core {
         }
     }
 
+    /// Whether what other brokers had answered by `since` is known here. Constant time.
+    pub fn has_heard(&self, since: Micros) -> bool {
+        since < self.log_began.get() || now() < self.alone_until.get()
+    }
+
+    /// Waits for a read of the log of other brokers that begins after the call; false when the store does not answer.
+    /// Shared by all who wait meanwhile. Source: architecture 13, rule 10.
+    pub async fn hear(&self) -> bool {
+        let mut waiting = self.slots.open();
+        let slot = waiting.slot();
+        self.shared.hub.send_wait(self.shared.control(), Mail::ReadLog { slot }).await;
+        loop {
+            if let Answer::LogRead(read) = waiting.next().await {
+                return read;
+            }
+        }
+    }
+
     /// Tells every shard that a queue changed and waits until all have heard it.
     pub async fn queue_changed(&self, tenant: TenantId, queue: &str) {
         let queue: Arc<str> = queue.into();
@@ -430,7 +468,16 @@ impl Core {
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
             }
             Mail::Spool(said) => self.hear_spool(said),
-            Mail::Pulse { clock, lost } => {
+            Mail::LogRead { slot, read } => self.answer(slot, Answer::LogRead(read)),
+            Mail::Log { lanes, freed, changed, lost } => {
+                changed.iter().for_each(|(tenant, queue)| self.flags.forget(*tenant, queue));
+                self.enter(Event::Log { lanes, freed, changed, lost });
+            }
+            Mail::Pulse { clock, lost, log } => {
+                if let Some((began, alone)) = log {
+                    self.log_began.set(began);
+                    self.alone_until.set(if alone { began.plus(ALONE_MAX.as_micros() as u64) } else { Micros(0) });
+                }
                 if clock.is_some() && !self.store_up.get() {
                     self.retry_connections();
                 }
@@ -450,7 +497,7 @@ impl Core {
                     waker.wake();
                 }
             }
-            Mail::State { .. } | Mail::Finished | Mail::Signal => {}
+            Mail::State { .. } | Mail::ReadLog { .. } | Mail::Finished | Mail::Signal => {}
         }
     }
 
@@ -585,141 +632,6 @@ impl Core {
             self.turn.ring();
         }
     }
-
-    fn perform(self: &Rc<Self>, effect: Effect) {
-        match effect {
-            Effect::Reply { slot, verdict } if slot.shard() == self.index => {
-                self.answer(slot, Answer::Verdict(verdict))
-            }
-            Effect::Reply { slot, verdict } => self.post(slot.shard(), Mail::Verdict { slot, verdict }),
-            Effect::Wake { slot } if slot.shard() == self.index => self.answer(slot, Answer::Woken(self.index)),
-            Effect::Wake { slot } => self.post(slot.shard(), Mail::Wake { slot, from: self.index }),
-            Effect::Spool { token, record } => self.to_spool.borrow_mut().0.push((token, record)),
-            Effect::Drained { id, verdict } => self.to_spool.borrow_mut().1.push((id, verdict)),
-            Effect::Append { commit, append } => {
-                let core = self.clone();
-                rt::spawn(async move {
-                    if is(Bug::AnswerBeforeCommit) {
-                        core.enter(Event::Appended { commit, result: Ok(crate::planted::believed(&append)) });
-                    }
-                    let began = now();
-                    let level = core.config.zstd_level;
-                    let limit = core.config.push_commit_timeout;
-                    let result = core
-                        .with_conn(|c| &c.append, limit, async |client| store::append(client, &append, level).await)
-                        .await;
-                    let items = append.lanes.iter().map(|lane| lane.count as u64).sum();
-                    core.metrics.shard(core.index).batch(Op::Push, items, now().since(began));
-                    core.enter(Event::Appended { commit, result });
-                });
-            }
-            Effect::Move { commit, moves } => {
-                let core = self.clone();
-                rt::spawn(async move {
-                    let began = now();
-                    let limit = core.config.stmt_timeout.min(SILENT_STORE_MAX);
-                    let result = core
-                        .with_conn(|c| &c.moves, limit, async |client| store::move_cursors(client, &moves).await)
-                        .await;
-                    let claims =
-                        moves.iter().filter(|m| m.lease == queen_shards::effect::LeaseMust::Over).count() as u64;
-                    let (metrics, micros) = (core.metrics.shard(core.index), now().since(began));
-                    if claims > 0 {
-                        metrics.batch(Op::Pop, claims, micros);
-                    }
-                    if claims < moves.len() as u64 {
-                        metrics.batch(Op::Ack, moves.len() as u64 - claims, micros);
-                    }
-                    core.enter(Event::Moved { commit, result });
-                });
-            }
-            Effect::Bundle { commit, bundles } => {
-                let core = self.clone();
-                rt::spawn(async move {
-                    let limit = core.config.push_commit_timeout;
-                    let level = core.config.zstd_level;
-                    let result = core
-                        .with_conn(|c| &c.bundle, limit, async |client| store::bundle(client, &bundles, level).await)
-                        .await;
-                    // Before anybody is answered: a pop after the answer must see what was stored.
-                    let told = queen_shards::bundle::news(&bundles, &result, core.shards());
-                    let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { news }));
-                    futures_util::future::join_all(told).await;
-                    core.enter(Event::Bundled { commit, result });
-                });
-            }
-            Effect::Call { call, ask: Call::SealRun { partition, slice } } => {
-                let core = self.clone();
-                rt::spawn(async move {
-                    let result = core.seal(partition, slice).await;
-                    core.enter(Event::Returned { call, result });
-                });
-            }
-            Effect::Call { call, ask } => {
-                let core = self.clone();
-                rt::spawn(async move {
-                    let limit = core.patience(&ask);
-                    let result =
-                        core.with_conn(|c| &c.cold, limit, async |client| store::call(client, &ask).await).await;
-                    core.enter(Event::Returned { call, result });
-                });
-            }
-        }
-    }
-
-    /// How long a call may take: pushes wait for what a lane must know, everything else must notice a silent store.
-    fn patience(&self, ask: &Call) -> Duration {
-        let limit = match ask {
-            Call::Provision { .. }
-            | Call::FindLane { .. }
-            | Call::ReadKeys { .. }
-            | Call::ReadRuns { .. }
-            | Call::ReadRunRows { .. } => self.config.push_commit_timeout,
-            _ => SILENT_STORE_MAX,
-        };
-        limit.min(self.config.stmt_timeout)
-    }
-
-    /// Sorts a slice on the helper thread, then stores its run, on a connection for that alone: the cold one would make
-    /// pops and first pushes wait for it.
-    async fn seal(&self, partition: PartitionId, slice: Slice) -> Result<Reply, StoreError> {
-        let Some(connections) = self.store.get().cloned() else {
-            return Err(StoreError::Unavailable("the store has not been reached yet".into()));
-        };
-        let sealed = rt::aside(move || slice.seal()).await.map_err(|e| StoreError::Unavailable(e.to_string()))?;
-        let name = format!("queen {} shard {} seal", self.config.server_id, self.index);
-        let conn = Conn::new(connections.cold.target().clone(), name);
-        let stored =
-            store::within(&conn, SEAL_STORE_MAX, async |client| store::store_run(client, partition, &sealed).await)
-                .await;
-        if let Err(error) = &stored {
-            self.metrics.shard(self.index).db_error();
-            store::log_error(error);
-        }
-        stored.map(|()| Reply::Sealed(sealed.run))
-    }
-
-    /// Runs `work` on one of the store connections, within `limit`. Past it the connection is given up and the outcome
-    /// is unknown.
-    async fn with_conn<T>(
-        &self,
-        conn: impl Fn(&Connections) -> &Conn,
-        limit: Duration,
-        work: impl AsyncFnOnce(&store::Client) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let Some(connections) = self.store.get().cloned() else {
-            return Err(StoreError::Unavailable("the store has not been reached yet".into()));
-        };
-        let metrics = self.metrics.shard(self.index);
-        metrics.busy(1);
-        let result = store::within(conn(&connections), limit, work).await;
-        metrics.busy(-1);
-        if let Err(error) = &result {
-            self.metrics.shard(self.index).db_error();
-            store::log_error(error);
-        }
-        result
-    }
 }
 
 /// See [`Core::watch`].
@@ -750,13 +662,13 @@ impl Drop for WatchGuard {
 
 /// One task waits, anybody rings; a ring before the wait is not lost.
 #[derive(Default)]
-struct Bell {
+pub(crate) struct Bell {
     rung: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl Bell {
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if !self.rung.replace(true)
             && let Some(waker) = self.waker.borrow_mut().take()
         {
@@ -764,7 +676,7 @@ impl Bell {
         }
     }
 
-    async fn wait(&self) {
+    pub(crate) async fn wait(&self) {
         std::future::poll_fn(|cx| {
             if self.rung.replace(false) {
                 return Poll::Ready(());

@@ -79,6 +79,19 @@ pub const DELIVERY_CHECK: Duration = Duration::from_millis(800);
 /// gone, but not one behind a middlebox that acknowledges everything. Source: architecture 8 (noticed within 10 s).
 pub const SILENT_STORE_MAX: Duration = Duration::from_secs(10);
 
+// ---- several brokers --------------------------------------------------------------------------------------------------
+
+/// The log of other brokers is read so often while polls are parked: what others push is delivered well within the second
+/// that is allowed, for four short queries a second.
+pub const LOG_PARKED: Duration = Duration::from_millis(250);
+/// The same after a read that brought something: who just wrote will probably write again.
+pub const LOG_BUSY: Duration = Duration::from_millis(50);
+/// So long after the beginning of a log read that met no other broker, none can have answered a push: a broker that joins
+/// waits longer than this before its first commit. Longer than a pulse, so that a lone broker never has to ask.
+pub const ALONE_MAX: Duration = Duration::from_millis(750);
+/// A writer's ring is removed a minute after its end; a reader that slept longer than this may have missed it.
+pub const LOG_SILENCE_MAX: Duration = Duration::from_secs(30);
+
 // ---- one shard --------------------------------------------------------------------------------------------------
 
 /// Connections of one shard; more wait in the kernel's queue. At 16 KiB idle they are 160 MiB.

@@ -3,8 +3,8 @@
 use crate::spool::{Spool, ToSpool};
 use crate::state::{StateCall, StateReply};
 use crate::store::Target;
-use queen_shards::command::{Command, Drained, Verdict};
-use queen_shards::ids::{Micros, Slot, Stamp};
+use queen_shards::command::{Command, Drained, LogLane, Verdict};
+use queen_shards::ids::{GroupId, Micros, PartitionId, Slot, Stamp, TenantId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -39,9 +39,24 @@ pub enum Mail {
     },
     /// From the control thread, every half second: the store answered with this clock at that moment, or it did not.
     /// `lost`: it is believed to be away, not just slow.
+    /// `log`: the log of other brokers was read, from that moment on, and its news were sent before; whether there are
+    /// no others.
     Pulse {
         clock: Option<(Stamp, Micros)>,
         lost: bool,
+        log: Option<(Micros, bool)>,
+    },
+    /// From the control thread: what other brokers committed; see the engine's event.
+    Log {
+        lanes: Vec<LogLane>,
+        freed: Vec<(PartitionId, GroupId, bool)>,
+        changed: Vec<(TenantId, Arc<str>)>,
+        lost: bool,
+    },
+    /// A read of the log that was asked for is over.
+    LogRead {
+        slot: Slot,
+        read: bool,
     },
     /// From the spool's thread.
     Spool(ToShard),
@@ -52,6 +67,10 @@ pub enum Mail {
     State {
         slot: Slot,
         call: StateCall,
+    },
+    /// Read the log of other brokers, from now on.
+    ReadLog {
+        slot: Slot,
     },
     /// A shard has answered its last request.
     Finished,

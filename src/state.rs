@@ -91,6 +91,19 @@ pub struct StateCall {
 pub type StateReply = Result<Option<String>, StoreError>;
 
 impl StateFn {
+    /// Whether other brokers must read the queue of its arguments anew (all queues, when they name none).
+    pub fn changes_queue(self) -> bool {
+        matches!(
+            self,
+            StateFn::Configure
+                | StateFn::DeleteQueue
+                | StateFn::SeekGroup
+                | StateFn::DeleteGroup
+                | StateFn::ReplayDeadLetter
+                | StateFn::RedriveRow
+        )
+    }
+
     /// Whether it only reads, perhaps much: such calls have a connection of their own, so that one that changes
     /// something never waits behind a page.
     pub fn only_reads(self) -> bool {

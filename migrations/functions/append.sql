@@ -2,7 +2,7 @@
 -- In     lanes (p_partition ascending, p_expect, p_added, the span p_first..p_until of its segments) and segments. Places are 1-based. A lane
 --        with 0 added only confirms, its span is empty. Bodies and keys are glued into one bytea each, p_body_at and p_keys_at say where a
 --        segment's begin: an array of bytea would be copied four times on its way.
---        p_accepted: when it was accepted, of what waited in a spool.
+--        p_accepted: when it was accepted, of what waited in a spool. p_writer, p_seq: see queen.log_commit.
 -- Out    rows in any order, ord is the lane's place. state 0 appended, 1 moved (last_offset is what the row says). When a lane has neither,
 --        rows of all lanes follow with 2 (busy) or 3 (gone); the first row of a lane counts. asked_at: PostgreSQL's clock.
 -- Locks  partition rows in id order, SKIP LOCKED: waits for nobody, so one held row does not hold 63 others. The stamp is taken after the lock.
@@ -25,7 +25,9 @@ create or replace function queen.append(
     p_body_len integer[],
     p_keys bytea,
     p_bodies bytea,
-    p_accepted timestamptz[]
+    p_accepted timestamptz[],
+    p_writer bigint,
+    p_seq bigint
 )
 returns table (ord bigint, state integer, last_offset bigint, created_at timestamptz, asked_at timestamptz)
 language plpgsql volatile
@@ -41,6 +43,9 @@ declare
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
+    end if;
+    if 0 < p_writer then
+        perform queen.log_commit(p_writer, p_seq, p_partition, '{}');
     end if;
     return query
     with locked as materialized (

@@ -18,7 +18,9 @@ create or replace function queen.append_waiting(
     p_keys bytea,
     p_bodies bytea,
     p_wait_ms integer,
-    p_accepted timestamptz[]
+    p_accepted timestamptz[],
+    p_writer bigint,
+    p_seq bigint
 )
 returns table (state smallint, last_offset bigint, created_at timestamptz, asked_at timestamptz)
 language plpgsql volatile
@@ -35,6 +37,9 @@ declare
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
+    end if;
+    if 0 < p_writer then
+        perform queen.log_commit(p_writer, p_seq, array[p_partition], '{}');
     end if;
     begin
         perform set_config('lock_timeout', p_wait_ms::text, true);

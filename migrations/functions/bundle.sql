@@ -3,6 +3,7 @@
 --        Lanes: p_lane 0 where the partition was not there (p_new: 1-based places of those, with their names); p_verified: the keys up to here were
 --        judged by the engine; p_added messages, 0 only confirms; p_judge: keys stored after p_verified make a duplicate. Keys (of lanes with
 --        p_added) and bodies are glued, lane after lane. Cursors: as queen.move_cursors.
+--        p_writer, p_seq, p_freed: see queen.log_commit.
 -- Out    one row per lane (kind 0), then one per cursor (kind 1), in order. Lanes: state 0 holds (n1 partition, n2 first offset, at stamp), 1 duplicate
 --        (n1: place of the key), 2 gone. Cursors: state 0 holds (n1 version, n2 last_offset, n3 log_start, at: end of the lease), 1 stale, 2 gone.
 --        A bundle is written if all its rows hold. asked_at: PostgreSQL's clock.
@@ -49,7 +50,10 @@ create or replace function queen.bundle(
     p_dl_payload bytea[],
     p_dl_encrypted boolean[],
     p_dl_error text[],
-    p_dl_retry_count integer[]
+    p_dl_retry_count integer[],
+    p_writer bigint,
+    p_seq bigint,
+    p_freed bigint[]
 )
 returns table (
     kind smallint,
@@ -124,6 +128,10 @@ begin
         loop
             v_lane[v_found.lane] := v_found.id;
         end loop;
+    end if;
+
+    if 0 < p_writer then
+        perform queen.log_commit(p_writer, p_seq, v_lane, p_freed);
     end if;
 
     if 0 < cardinality(v_lane) then

@@ -1,6 +1,7 @@
 -- move_cursors.sql: compare-and-set of many cursor rows: claims, acks, releases, and confirmations that write nothing.
 -- In     one entry per cursor, each cursor once. p_must: what the lease must be, 0 anything, 1 live, 2 none or over. p_write false: only confirm.
 --        p_lease_to 0 keep, 1 clear, 2 set (p_lease, p_lease_secs), 3 set and mark as conflating. Dead letters: p_dl_move is the 1-based place of the move that files it.
+--        p_writer, p_seq, p_freed: see queen.log_commit.
 -- Out    rows in any order, ord is the entry's place. state 0 moved or confirmed, 1 stale (nothing written; the columns are the row as it is),
 --        3 no partition. When an entry has none of them, rows of all entries follow with 2 (busy) or 3 (gone); the first row of an entry counts.
 --        asked_at: PostgreSQL's clock at the judgement, which is after the lock. last_offset and log_start are the partition's.
@@ -8,9 +9,6 @@
 -- Again  harmless: the version has moved, the second time is stale.
 -- Caller src/store/hot.rs, move_cursors. Source: data plane 4.3, 5.4, 5.6; architecture 13, rules 2, 19, 20.
 -- Nothing is joined but by an index, see append.sql; only dead letters, which are few, are joined to their moves.
-drop function if exists queen.move_cursors(
-    bigint[], bigint[], bigint[], smallint[], boolean[], bigint[], smallint[], uuid[], integer[], bigint[], integer[], bigint[], integer[], integer[], bigint[], uuid[], text[], bytea[], boolean[], text[], integer[]
-);
 create or replace function queen.move_cursors(
     p_partition bigint[],
     p_group bigint[],
@@ -32,7 +30,10 @@ create or replace function queen.move_cursors(
     p_dl_payload bytea[],
     p_dl_encrypted boolean[],
     p_dl_error text[],
-    p_dl_retry_count integer[]
+    p_dl_retry_count integer[],
+    p_writer bigint,
+    p_seq bigint,
+    p_freed bigint[]
 )
 returns table (
     ord bigint,
@@ -63,6 +64,9 @@ declare
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
+    end if;
+    if 0 < p_writer then
+        perform queen.log_commit(p_writer, p_seq, '{}', p_freed);
     end if;
     return query
     with locked as materialized (

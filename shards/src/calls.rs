@@ -34,7 +34,7 @@ pub(crate) enum Pending {
     Probe(Probing),
     DropRuns,
     Originals { lane: Ref, from: Offset, draft: JudgedDraft },
-    FindQueue { slot: Slot, tenant: TenantId, queue: Arc<str> },
+    FindQueue { slot: Option<Slot>, tenant: TenantId, queue: Arc<str> },
     OpenGroup { group: Ref, epoch: u32, contact: crate::effect::Contact },
     Scan { group: Ref, epoch: u32 },
     FindLane { job: Ref, key: LaneKey },
@@ -161,7 +161,9 @@ impl Shard {
                     _ => None,
                 };
                 self.queue_found(tenant, &queue, row);
-                self.reply(slot, Verdict::Done);
+                if let Some(slot) = slot {
+                    self.reply(slot, Verdict::Done);
+                }
             }
             Pending::OpenGroup { group, epoch, .. } | Pending::Scan { group, epoch } if self.is_past(group, epoch) => {}
             Pending::OpenGroup { group, contact, .. } => {

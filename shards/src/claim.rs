@@ -337,23 +337,11 @@ impl Shard {
         let last = rows.last().map(|row| row.partition);
         for row in rows {
             let key = LaneKey::new(tenant, name.clone(), row.name.clone());
-            let at = self.lane_entry(&key);
+            let at = self.meet_lane(&key, row.partition, row.last_offset, row.log_start, row.last_created_at);
             let now = self.now;
-            let lane = &mut self.lanes[at];
-            if lane.id.0 == 0 {
-                if lane.state == LaneState::Unknown {
-                    lane.state = LaneState::Ready;
-                    lane.verified = row.last_offset;
-                    lane.last_created_at = row.last_created_at;
-                }
-                // Also while a provisioning is under way: what it will say of the number is known already.
-                self.lanes.identify(at, row.partition);
-            }
-            let lane = &mut self.lanes[at];
-            lane.saw_end(row.last_offset);
-            lane.log_start = lane.log_start.max(row.log_start);
-            if let Some(cursor_row) = row.cursor {
-                let cursor = lane.cursor_entry(group);
+            // A lease that the log has told the end of must not be learned again.
+            if let Some(cursor_row) = row.cursor.filter(|_| !self.is_overtaken()) {
+                let cursor = self.lanes[at].cursor_entry(group);
                 if cursor.row.is_none() && !cursor.busy {
                     cursor.learn(cursor_row, now);
                 }
@@ -400,6 +388,8 @@ impl Shard {
                 }
                 self.run_pop(at);
             }
+            // Others may have made it since.
+            Ok(None) if self.is_overtaken() => self.run_pop(at),
             Ok(None) => {
                 self.note_absent(key);
                 self.finish_pop(at);

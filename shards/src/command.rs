@@ -341,6 +341,24 @@ pub enum Event {
     SpoolRead {
         all: bool,
     },
+    /// What other brokers committed, as their log says: lanes of this shard that may have grown, as they are now; cursors
+    /// that are free again, and whether they have something left; queues that changed. `lost`: and further things that nobody knows.
+    Log {
+        lanes: Vec<LogLane>,
+        freed: Vec<(PartitionId, GroupId, bool)>,
+        changed: Vec<(TenantId, Arc<str>)>,
+        lost: bool,
+    },
+}
+
+/// A partition that another broker wrote.
+#[derive(Clone, Debug)]
+pub struct LogLane {
+    pub key: LaneKey,
+    pub partition: PartitionId,
+    pub last_offset: Offset,
+    pub log_start: Offset,
+    pub last_created_at: Stamp,
 }
 
 /// A draft on its way to the spool.

@@ -3,7 +3,8 @@
 //! The flow: [`command`]s of requests come in as events, [`place`]d on their owner shard. [`shard`] turns them:
 //! pushes wait in [`lane`]s and close into the fused append commit ([`append`]); pops claim from ready rings
 //! ([`claim`]) and acks are ruled ([`settle`], [`ack`]), both as fused cursor moves ([`moves`]). What needs the store
-//! leaves as an [`effect`] and comes back as an event; verdicts leave as replies.
+//! leaves as an [`effect`] and comes back as an event; verdicts leave as replies. What other brokers committed comes
+//! as the news of their log ([`command::Event::Log`]).
 
 pub mod ack;
 pub mod activity;
@@ -29,6 +30,7 @@ mod calls;
 mod claim;
 mod conflate;
 mod drain;
+mod follow;
 mod lane;
 mod moves;
 mod prepare;

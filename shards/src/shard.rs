@@ -3,6 +3,7 @@
 //!     push  append: admit > provision > load window > judge > close > settle
 //!     pop   claim:  open group > scan > select > (cold read) > move > verdict
 //!     bundle prepare: lanes, cursors > bundle: close > settle > (owners hear)
+//!     log   follow: what other brokers stored and freed > offer
 //!     ack   settle: find lane > find cursor > resolve keys > rule > move > verdict
 //!
 //! Holds: at most one append and one move commit in flight; one operation per cursor at a time; every answered
@@ -72,7 +73,9 @@ pub struct Shard {
     /// The cold call whose answer is being taken, and the last one sent before a queue changed: answers up to it may
     /// tell of the time before.
     pub(crate) answering: CallId,
-    fence: CallId,
+    pub(crate) fence: CallId,
+    /// The last one sent before the log of other brokers was read.
+    pub(crate) followed: CallId,
     pub(crate) pushes: Slab<PushJob>,
     pub(crate) pops: Slab<PopJob>,
     pub(crate) acks: Slab<AckJob>,
@@ -94,7 +97,7 @@ pub struct Shard {
     pinned: HashMap<u64, VecDeque<(Slot, Arc<str>)>>,
     /// A [`Timer::Recheck`] is armed: one, for all watches.
     rechecks: bool,
-    absent: HashMap<u64, Micros>,
+    pub(crate) absent: HashMap<u64, Micros>,
     pub(crate) window_bytes: usize,
     window_hand: usize,
     pub(crate) seals: Seals,
@@ -115,6 +118,7 @@ impl Shard {
             calls: Calls::default(),
             answering: CallId(0),
             fence: CallId(0),
+            followed: CallId(0),
             pushes: Slab::default(),
             pops: Slab::default(),
             acks: Slab::default(),
@@ -157,6 +161,7 @@ impl Shard {
                 Event::Drain { records } => self.drain(records),
                 Event::SpoolFound { lanes } => self.spool_found(lanes),
                 Event::SpoolRead { all } => self.spool_read(all),
+                Event::Log { lanes, freed, changed, lost } => self.hear_log(lanes, freed, changed, lost),
             }
         }
         self.fire_timers();
@@ -315,7 +320,14 @@ impl Shard {
         self.wake_hash(hash, None);
     }
 
-    fn wake_hash(&mut self, hash: u64, group: Option<&str>) {
+    /// Names' hashes of the lanes that pinned pops wait for, in order.
+    pub(crate) fn watched_lanes(&self) -> Vec<u64> {
+        let mut hashes: Vec<u64> = self.pinned.keys().copied().collect();
+        hashes.sort_unstable();
+        hashes
+    }
+
+    pub(crate) fn wake_hash(&mut self, hash: u64, group: Option<&str>) {
         let Some(waiting) = self.pinned.get_mut(&hash) else { return };
         let mut woken: Vec<Arc<str>> = Vec::new();
         waiting.retain(|(slot, name)| {
@@ -477,7 +489,10 @@ impl Shard {
             return self.reply(slot, Verdict::Done);
         }
         self.absent.clear();
-        self.ask(Call::FindQueue { tenant, queue: queue.clone() }, Pending::FindQueue { slot, tenant, queue });
+        self.ask(
+            Call::FindQueue { tenant, queue: queue.clone() },
+            Pending::FindQueue { slot: Some(slot), tenant, queue },
+        );
     }
 
     /// The store's word on a queue that changed: other options, or another queue (or none) under the name.
@@ -500,7 +515,7 @@ impl Shard {
 
     /// Forgets what is remembered of a queue's cursors and groups, which may have been moved, deleted or made anew;
     /// who waits for messages is woken and asks again.
-    fn forget_cursors(&mut self, queue: Ref) {
+    pub(crate) fn forget_cursors(&mut self, queue: Ref) {
         let lanes: Vec<Ref> = self.lanes.slab.refs().filter(|&l| self.lanes[l].queue == queue).collect();
         for lane in lanes {
             for cursor in &mut self.lanes[lane].cursors {

@@ -129,6 +129,11 @@ impl BootLine {
 }
 
 impl Config {
+    /// [`Config::broker_id`] as a number.
+    pub fn broker(&self) -> u128 {
+        uuid::Uuid::parse_str(&self.broker_id).unwrap_or_default().as_u128()
+    }
+
     /// The environment of this process, judged. `Err`: every reason not to start, one line each, to be logged as
     /// `FATAL: <line>` before exit code 1.
     pub fn from_env() -> Result<Config, Vec<String>> {

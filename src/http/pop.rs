@@ -3,10 +3,10 @@
 //!     query > asks, shard after shard, sharing one lease > claims > render
 //!                nothing there: watch the owners, ask again at a wake, until the deadline
 //!
-//! Holds: an empty answer never comes before the deadline of a waiting pop; `batch` and `partitions` are never
-//! exceeded; claims that do not reach the client are given back (by the connection, or by the drop of what holds them
-//! here). A wake is only a hint to ask. Does not decide what is deliverable, nor whether a group conflates: the engine
-//! does, by the group's record.
+//! Holds: an empty answer never comes before the deadline of a waiting pop, nor before it is known what other brokers
+//! had answered when the pop came; `batch` and `partitions` are never exceeded; claims that do not reach the client are
+//! given back (by the connection, or by the drop of what holds them here). A wake is only a hint to ask. Does not decide
+//! what is deliverable, nor whether a group conflates: the engine does, by the group's record.
 
 pub mod framed;
 pub mod query;
@@ -280,11 +280,12 @@ fn empty_refusal(status: u16, text: &str) -> Response {
 
 /// Asks, waits and asks again until there is something to deliver or nothing more to wait for.
 async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response {
-    let deadline = core.now().plus(asking.wait_ms.unwrap_or(0).saturating_mul(1000));
+    let arrived = core.now();
+    let deadline = arrived.plus(asking.wait_ms.unwrap_or(0).saturating_mul(1000));
     let seed = core.lease_seed();
     let mut filling: Option<Filling> = None;
     let mut claim_any = !asking.fills;
-    let (mut woken, mut empty_wakes, mut rested) = (None, 0, false);
+    let (mut anew, mut woken_by, mut empty_wakes, mut rested) = (false, None, 0, false);
     // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
     let mut guards: Vec<WatchGuard>;
     let mut parked = None;
@@ -294,12 +295,14 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         if core.pop_maintenance() {
             return paused(asking);
         }
-        let sources = match sources(core, asking, woken.is_some()).await {
+        // What other brokers answered before this pop came is known to the shards that are asked now.
+        let heard = core.has_heard(arrived);
+        let sources = match sources(core, asking, anew).await {
             Ok(sources) => sources,
             Err(StoreError::Unavailable(_)) => return Response::json(500, error_body("pool")),
             Err(_) => return Response::json(500, error_body("pop failed")),
         };
-        let mut taken = Taken::nothing(core, asking, woken);
+        let mut taken = Taken::nothing(core, asking, woken_by);
         let seed = LeaseSeed { wide: sources.len() > 1, ..seed };
         taken.ask_all(asking, &sources, seed, if claim_any { 0 } else { asking.batch }).await;
         policy = taken.policy(asking).unwrap_or(policy);
@@ -336,7 +339,14 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         }
         (claim_any, filling) = (!asking.fills, None);
         if deadline <= now {
-            return nothing(core, asking, policy);
+            if heard {
+                return nothing(core, asking, policy);
+            }
+            if !core.hear().await {
+                return Response::json(500, error_body("pool"));
+            }
+            (anew, woken_by) = (true, None);
+            continue;
         }
         let resting = EMPTY_WAKES < empty_wakes && !rested;
         let (watching, recheck) = if resting {
@@ -350,18 +360,18 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         parked.get_or_insert_with(|| core.metrics.park(core.shard(), asking.queue_name()));
         let until = deadline.min(now.plus(recheck));
         let came = park(core, request, &mut guards, until).await;
-        (woken, rested) = (None, resting);
+        (anew, woken_by, rested) = (false, None, resting);
         match came {
             Parked::Ended => return nothing(core, asking, policy),
             Parked::Woken(shard) => {
-                woken = Some(shard);
+                (anew, woken_by) = (true, Some(shard));
                 empty_wakes += 1;
             }
             Parked::Timer if resting => {}
             // A whole period without a wake.
             Parked::Timer => empty_wakes = 0,
         }
-        if deadline <= core.now() {
+        if heard && deadline <= core.now() {
             return nothing(core, asking, policy);
         }
     }

@@ -2,8 +2,10 @@
 
 use crate::store::Client;
 use crate::store::failure::{Nature, judge};
+use crate::store::hot::freed;
+use crate::store::log::Line;
 use crate::store::pack::pack;
-use crate::store::params::{Utf8, blob, column, nullable, param};
+use crate::store::params::{One, Utf8, blob, column, nullable, param};
 use crate::store::rows::{Columns, lease_left};
 use bytes::Bytes;
 use queen_shards::bundle::{Bundle, BundleDecision, BundleLane, BundleOutcome, LaneDecision, MoveDecision};
@@ -15,16 +17,23 @@ use std::sync::Arc;
 
 const BUNDLE: &str = "select * from queen.bundle(\
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
-    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38)";
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, \
+    $39, $40, $41)";
 
 /// Waiting for a lock took too long, or ended in a deadlock: the whole commit was rolled back, by a rule of ours and not
 /// because the store is away. Smaller commits may pass.
 const LOCKED_OUT: [&str; 3] = ["55P03", "40P01", "40001"];
 
 /// Commits bundles, each of them whole or not at all. Across all of them each lane and each cursor may appear once.
+/// `line`: where the commit log says so.
 ///
 /// Source: data plane 7.
-pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Result<BundleOutcome, StoreError> {
+pub async fn bundle(
+    client: &Client,
+    bundles: &[Arc<Bundle>],
+    level: i32,
+    line: Line,
+) -> Result<BundleOutcome, StoreError> {
     let lanes: Vec<(i32, &BundleLane)> = numbered(bundles, |bundle| &bundle.lanes);
     let moves: Vec<(i32, &CursorMove)> = numbered(bundles, |bundle| &bundle.moves);
     let made: Vec<(i32, &BundleLane)> =
@@ -42,6 +51,7 @@ pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Res
         attempt_count: 0,
     };
     let (l, m, n, d) = (lanes.len(), moves.len(), made.len(), letters.len());
+    let freed = freed(moves.iter().map(|(_, one)| *one));
     let to = |i: usize| moves[i].1.to.as_ref().unwrap_or(&NOTHING);
     let written = |i: usize| 0 < lanes[i].1.count();
     let answer = client
@@ -101,6 +111,9 @@ pub async fn bundle(client: &Client, bundles: &[Arc<Bundle>], level: i32) -> Res
                 param(&column(d, |i| letters[i].1.encrypted)),
                 param(&column(d, |i| &*letters[i].1.error)),
                 param(&column(d, |i| letters[i].1.retry_count as i32)),
+                param(&One::of(line.writer)),
+                param(&One::of(line.seq)),
+                param(&column(freed.len(), |i| freed[i])),
             ],
         )
         .await?;

@@ -50,6 +50,19 @@ pub async fn state(client: &Client, call: &StateCall) -> StateReply {
     }
 }
 
+/// The same for a function that changes a queue: the transaction says so in the commit log, under `writer`.
+pub async fn changing_state(client: &Client, call: &StateCall, writer: i64) -> StateReply {
+    let name = call.function.name();
+    let sql = format!("select queen.note_change($3, $1, $2::jsonb ->> 'queue'), queen.{name}($1, $2::jsonb)::text");
+    let args = call.args.to_string();
+    let (tenant, args, writer) = (One::of(call.tenant.0), One::of(args.as_str()), One::of(writer));
+    let rows = run(client, Nature::Writes, &sql, &[param(&tenant), param(&args), param(&writer)]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let mut columns = Columns::of(row);
+    columns.skip(1);
+    columns.get()
+}
+
 /// One bounded step of removing what deleted queues left; rows removed.
 pub async fn purge_dead(client: &Client, limit: i32) -> Result<i32, StoreError> {
     let rows = run(client, Nature::Repeatable, "select queen.purge_dead($1)", &[param(&One::of(limit))]).await?;

@@ -2,6 +2,7 @@
 
 use crate::store::client::{Client, run};
 use crate::store::failure::Nature;
+use crate::store::log::Line;
 use crate::store::pack::pack;
 use crate::store::params::{One, Utf8, blob, column, nullable, param};
 use crate::store::rows::Columns;
@@ -17,14 +18,15 @@ use queen_shards::ids::Stamp;
 const WAIT_MS: i32 = 50;
 
 const APPEND: &str = "select * from queen.append(\
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)";
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
 
 /// Writes a fused push commit: every lane that still ends where the engine saw it end.
 ///
 /// Packs the segments that are not packed yet, with zstd at `level`. The bytes are copied once, into the wire buffer.
+/// `line`: where the commit log says so.
 ///
 /// Source: data plane 3.4; architecture 4.
-pub async fn append(client: &Client, append: &Append, level: i32) -> Result<AppendOutcome, StoreError> {
+pub async fn append(client: &Client, append: &Append, level: i32, line: Line) -> Result<AppendOutcome, StoreError> {
     let (lanes, segments) = (&append.lanes, &append.segments);
     let mut stored: Vec<(Codec, Bytes)> = segments
         .iter()
@@ -36,7 +38,7 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
     let (l, s) = (lanes.len(), segments.len());
     let spans = Spans::of(append, &stored)?;
     if append.wait && l == 1 {
-        return append_waiting(client, append, stored).await;
+        return append_waiting(client, append, stored, line).await;
     }
     let rows = sent(run(
         client,
@@ -59,6 +61,8 @@ pub async fn append(client: &Client, append: &Append, level: i32) -> Result<Appe
             param(&blob(s, |i| &segments[i].keys[..])),
             param(&blob(s, |i| &stored[i].1[..])),
             param(&nullable(s, |i| segments[i].accepted_at)),
+            param(&One::of(line.writer)),
+            param(&One::of(line.seq)),
         ],
     ))
     .await?;
@@ -107,7 +111,7 @@ async fn sent<T>(commit: impl Future<Output = T>) -> T {
 }
 
 const APPEND_WAITING: &str =
-    "select * from queen.append_waiting($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+    "select * from queen.append_waiting($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
 
 /// Writes the one lane of a commit that others write all the time: waits for its row, and is judged there against what
 /// they stored.
@@ -115,6 +119,7 @@ async fn append_waiting(
     client: &Client,
     append: &Append,
     mut stored: Vec<(Codec, Bytes)>,
+    line: Line,
 ) -> Result<AppendOutcome, StoreError> {
     let (lane, segments) = (&append.lanes[0], &append.segments);
     let s = segments.len();
@@ -136,6 +141,8 @@ async fn append_waiting(
             param(&blob(s, |i| &stored[i].1[..])),
             param(&One::of(WAIT_MS)),
             param(&nullable(s, |i| segments[i].accepted_at)),
+            param(&One::of(line.writer)),
+            param(&One::of(line.seq)),
         ],
     )
     .await?;
@@ -161,12 +168,13 @@ async fn append_waiting(
 }
 
 const MOVE: &str = "select * from queen.move_cursors(\
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)";
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
+    $22, $23, $24)";
 
 /// Applies the moves whose rows are still as remembered; each cursor may appear once.
 ///
 /// Source: data plane 4.3, 5.4; architecture 13, rules 19 and 20.
-pub async fn move_cursors(client: &Client, moves: &[CursorMove]) -> Result<MoveOutcome, StoreError> {
+pub async fn move_cursors(client: &Client, moves: &[CursorMove], line: Line) -> Result<MoveOutcome, StoreError> {
     const NOTHING: CursorTo = CursorTo {
         committed: queen_shards::ids::Offset::NONE,
         lease: LeaseTo::Keep,
@@ -180,6 +188,7 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove]) -> Result<MoveO
     let letters: Vec<(usize, &DeadLetter)> =
         moves.iter().enumerate().filter_map(|(i, m)| Some((i, m.dead_letter.as_ref()?))).collect();
     let d = letters.len();
+    let freed = freed(moves);
     let rows = run(
         client,
         Nature::Writes,
@@ -221,6 +230,9 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove]) -> Result<MoveO
             param(&column(d, |i| letters[i].1.encrypted)),
             param(&column(d, |i| &*letters[i].1.error)),
             param(&column(d, |i| letters[i].1.retry_count as i32)),
+            param(&One::of(line.writer)),
+            param(&One::of(line.seq)),
+            param(&column(freed.len(), |i| freed[i])),
         ],
     )
     .await?;
@@ -235,6 +247,12 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove]) -> Result<MoveO
         outcomes.put(ord, || cursor_outcome(state, &mut columns, now))?;
     }
     Ok(MoveOutcome { now, moves: outcomes.all()? })
+}
+
+/// Cursors that moves may free, as the log names them: partition, group, partition, group, ...
+pub(super) fn freed<'a>(moves: impl IntoIterator<Item = &'a CursorMove>) -> Vec<i64> {
+    let clears = |one: &&CursorMove| one.to.is_some_and(|to| to.lease == LeaseTo::Clear);
+    moves.into_iter().filter(clears).flat_map(|one| [one.partition.0, one.group.0]).collect()
 }
 
 fn cursor_outcome(state: i32, columns: &mut Columns<'_>, now: Stamp) -> Result<CursorOutcome, StoreError> {
@@ -256,13 +274,6 @@ fn cursor_outcome(state: i32, columns: &mut Columns<'_>, now: Stamp) -> Result<C
         2 => Ok(CursorOutcome::Busy),
         _ => Ok(CursorOutcome::Gone),
     }
-}
-
-/// Asks whether the store answers, and for its clock.
-pub async fn ping(client: &Client) -> Result<Stamp, StoreError> {
-    let rows = run(client, Nature::Repeatable, "select clock_timestamp()", &[]).await?;
-    let row = rows.first().ok_or_else(|| StoreError::Refused("no answer to a ping".into()))?;
-    Columns::of(row).stamp()
 }
 
 /// Where the parts of a commit are: of each lane its segments, first and last, of each segment its keys and its body

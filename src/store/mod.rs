@@ -13,6 +13,7 @@ pub mod cold;
 pub mod connect;
 pub mod failure;
 pub mod hot;
+pub mod log;
 pub mod migrate;
 pub mod pack;
 mod params;
@@ -23,9 +24,10 @@ mod tls;
 
 pub use bundle::bundle;
 pub use client::Client;
-pub use cold::{call, purge_dead, state};
+pub use cold::{call, changing_state, purge_dead, state};
 pub use connect::{Conn, Target};
-pub use hot::{append, move_cursors, ping};
+pub use hot::{append, move_cursors};
+pub use log::Line;
 pub use migrate::{BootError, StoreFacts, boot};
 pub use runs::{purge_runs, store_run};
 

@@ -3,7 +3,7 @@
 use crate::store::params::from_pg;
 use bytes::Bytes;
 use queen_shards::effect::{CursorRow, LaneRow, Options, QueueRow, StoreError};
-use queen_shards::ids::{LeaseId, Offset, PartitionId, QueueId, Stamp};
+use queen_shards::ids::{LeaseId, Offset, PartitionId, QueueId, Stamp, TenantId};
 use std::error::Error;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
@@ -74,6 +74,10 @@ impl<'a> Columns<'a> {
 
     pub fn lease(&mut self) -> Read<LeaseId> {
         Ok(self.get::<Option<Uuid>>()?.map_or(LeaseId::NONE, |u| LeaseId(u.0)))
+    }
+
+    pub fn tenant_opt(&mut self) -> Read<Option<TenantId>> {
+        Ok(self.get::<Option<Uuid>>()?.map(|id| TenantId(id.0)))
     }
 
     pub fn count(&mut self) -> Read<u32> {

@@ -1,7 +1,6 @@
 //! What a fused push commit does to its lanes.
 
 use crate::support::*;
-use queen::store;
 use queen_shards::command::Codec;
 use queen_shards::effect::{Append, AppendLane, Call, LaneOutcome, Reply, StoreError};
 use queen_shards::ids::{Offset, PartitionId, Stamp};
@@ -100,9 +99,9 @@ fn stamps_of_a_partition_never_decrease() {
 fn a_stamp_is_not_older_than_the_lock_it_was_taken_under() {
     on_store(async |db| {
         let p = db.provision("q", &["a"]).await[0].partition;
-        let before = store::ping(&db.client).await.unwrap();
+        let before = ping(&db.client).await.unwrap();
         let stamp = db.push(p, -1, 1).await;
-        assert!(before < stamp && stamp < store::ping(&db.client).await.unwrap());
+        assert!(before < stamp && stamp < ping(&db.client).await.unwrap());
     });
 }
 

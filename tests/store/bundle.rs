@@ -33,7 +33,7 @@ fn bundle(lanes: Vec<BundleLane>, moves: Vec<CursorMove>) -> Arc<Bundle> {
 }
 
 async fn commit(db: &Db, bundles: &[Arc<Bundle>]) -> BundleOutcome {
-    store::bundle(&db.client, bundles, 1).await.expect("the commit is decided")
+    store::bundle(&db.client, bundles, 1, Line::NONE).await.expect("the commit is decided")
 }
 
 #[track_caller]
@@ -158,7 +158,8 @@ fn a_lock_that_is_held_too_long_refuses_and_writes_nothing() {
         let lock = format!("begin; select from queen.partitions where id = {} for update", p.0);
         holder.batch_execute(&lock).await.unwrap();
         let outcome =
-            store::bundle(&db.client, &[bundle(vec![pushes("q", "a", Some((p, -1)), &[1])], vec![])], 1).await;
+            store::bundle(&db.client, &[bundle(vec![pushes("q", "a", Some((p, -1)), &[1])], vec![])], 1, Line::NONE)
+                .await;
         assert!(matches!(outcome, Err(StoreError::Refused(_))), "{outcome:?}");
         assert_eq!(db.number("select last_offset from queen.partitions").await, -1);
     });

@@ -1,7 +1,7 @@
 //! A connection breaks, is given up, and comes back.
 
 use crate::support::*;
-use queen::store::{self, Conn, Target};
+use queen::store::{Conn, Target};
 use queen_shards::effect::StoreError;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn a_broken_connection_is_made_again_at_the_next_call() {
         until("the connection is known to be closed", async || client.is_closed()).await;
         let again = conn.get().await.unwrap();
         assert!(!Rc::ptr_eq(&client, &again));
-        store::ping(&again).await.unwrap();
+        ping(&again).await.unwrap();
     });
 }
 
@@ -104,9 +104,9 @@ fn statements_have_names_on_the_brokers_own_server_only() {
         let elsewhere = connect(&Target::server(config, None).unwrap()).await;
         for (client, named) in [(&db.client, 1), (&elsewhere, 0)] {
             for _ in 0..3 {
-                store::ping(client).await.unwrap();
+                ping(client).await.unwrap();
             }
-            let held = "select count(*) from pg_prepared_statements where statement like '%clock_timestamp%'";
+            let held = "select count(*) from pg_prepared_statements where statement like '%read_log%'";
             assert_eq!(client.query_typed(held, &[]).await.unwrap()[0].get::<_, i64>(0), named);
         }
     });

@@ -63,6 +63,32 @@ fn of_an_append_of_100_messages_per_lane() {
     });
 }
 
+/// Commits of one message, with and without a line in the commit log: what a line costs where it shows most.
+#[test]
+#[ignore = "a measurement"]
+fn of_a_line_in_the_commit_log() {
+    on_store(async |db| {
+        let id = lanes_of(&db).await[0];
+        let pid = pid_of(&db.client).await;
+        let writer = store::log::add_writer(&db.client, 1, 0).await.unwrap();
+        let (mut last, mut seq) = (-1i64, 0);
+        let mut spent = [Vec::new(), Vec::new()];
+        for round in 0..8 {
+            let logged = round % 2 == 1;
+            let before = cpu_us(pid);
+            for _ in 0..20 * ROUNDS {
+                seq += logged as i64;
+                let line = if logged { Line { writer, seq } } else { Line::NONE };
+                let outcome = store::append(&db.client, &one_segment(id, last, 1), 1, line).await.unwrap();
+                assert!(matches!(outcome.lanes[0], LaneOutcome::Appended { .. }));
+                last += 1;
+            }
+            spent[logged as usize].push((cpu_us(pid) - before) as f64 / (20 * ROUNDS) as f64);
+        }
+        println!("append of 1: us without a line {:.1?}, with one {:.1?}", spent[0], spent[1]);
+    });
+}
+
 #[test]
 #[ignore = "a measurement"]
 fn of_ack_and_claim_in_one_move() {
@@ -82,7 +108,7 @@ fn of_ack_and_claim_in_one_move() {
                     .zip(&versions)
                     .map(|(p, v)| cursor_move(*p, g, *v, LeaseMust::Any, lease_to(at, 1, 60, at + 1)))
                     .collect();
-                let done = store::move_cursors(&db.client, &moves).await.unwrap();
+                let done = store::move_cursors(&db.client, &moves, Line::NONE).await.unwrap();
                 for (version, outcome) in versions.iter_mut().zip(done.moves) {
                     let CursorOutcome::Moved { version: now, last_offset: Offset(-1), .. } = outcome else { panic!() };
                     *version = now;

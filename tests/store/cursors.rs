@@ -158,7 +158,7 @@ fn busy_and_gone_are_told_apart_and_hold_nobody_up() {
             cursor_move(b, g, other, LeaseMust::Any, to(-1)),
             cursor_move(b, GroupId(g.0 + 1), other, LeaseMust::Any, to(-1)),
         ];
-        let outcome = store::move_cursors(&db.client, &moves).await.unwrap();
+        let outcome = store::move_cursors(&db.client, &moves, Line::NONE).await.unwrap();
         assert_eq!(outcome.moves[0], CursorOutcome::Busy);
         assert_eq!(outcome.moves[1], CursorOutcome::Gone);
         assert!(matches!(outcome.moves[2], CursorOutcome::Moved { last_offset: Offset::NONE, .. }), "{outcome:?}");
@@ -245,7 +245,7 @@ fn two_brokers_never_hold_one_lease_and_never_deadlock() {
                             cursor_move(*p, g, row.version, LeaseMust::Over, lease_to(row.committed.0, lease, 60, 0))
                         })
                         .collect();
-                    let got = store::move_cursors(&client, &claim).await.unwrap();
+                    let got = store::move_cursors(&client, &claim, Line::NONE).await.unwrap();
                     let done: Vec<CursorMove> = (0..LANES)
                         .filter_map(|i| match got.moves[i] {
                             CursorOutcome::Moved { version, .. } => {
@@ -258,7 +258,7 @@ fn two_brokers_never_hold_one_lease_and_never_deadlock() {
                     queen::rt::yield_now().await;
                     let mut left = done;
                     while !left.is_empty() {
-                        let ended = store::move_cursors(&client, &left).await.unwrap();
+                        let ended = store::move_cursors(&client, &left, Line::NONE).await.unwrap();
                         let mut at = 0;
                         left.retain(|_| {
                             at += 1;

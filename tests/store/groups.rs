@@ -117,7 +117,7 @@ fn a_partition_met_later_starts_by_the_record() {
     on_store(async |db| {
         db.provision("q", &["a"]).await;
         let all = db.open("q", "all", Contact::Register(Start::All)).await.unwrap().group;
-        let ahead = Stamp(store::ping(&db.client).await.unwrap().0 + 3_600_000_000);
+        let ahead = Stamp(ping(&db.client).await.unwrap().0 + 3_600_000_000);
         let at = db.open("q", "at", Contact::Register(Start::At(ahead))).await.unwrap().group;
         let young = db.provision("q", &["young"]).await[0].partition;
         db.push(young, -1, 3).await;

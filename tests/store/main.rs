@@ -9,6 +9,7 @@ mod cost;
 mod cursors;
 mod embedded;
 mod groups;
+mod log;
 mod plans;
 mod provisioning;
 mod reads;

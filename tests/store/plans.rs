@@ -131,8 +131,8 @@ async fn judge_all(db: &Db, round: u8) {
         .zip(rows)
         .map(|(p, row)| cursor_move(*p, group, row.unwrap().row.version, LeaseMust::Any, lease_to(19, 1, 60, 29)))
         .collect();
-    plans.of("move_cursors", store::move_cursors(&client, &moves)).await.unwrap();
-    plans.of("move_cursors stale", store::move_cursors(&client, &moves)).await.unwrap();
+    plans.of("move_cursors", store::move_cursors(&client, &moves, Line::NONE)).await.unwrap();
+    plans.of("move_cursors stale", store::move_cursors(&client, &moves, Line::NONE)).await.unwrap();
 
     let (tenant, p) = (TenantId::DEFAULT, spread[WIDTH / 2]);
     let keys: Vec<_> = (0..WIDTH).map(|i| lane("q", &format!("p{}", 150 * i + 1))).collect();

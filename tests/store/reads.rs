@@ -1,7 +1,6 @@
 //! Scans of a queue, and reads of keys and records.
 
 use crate::support::*;
-use queen::store;
 use queen_shards::command::{Record, Start};
 use queen_shards::effect::{Call, Contact, KeysRow, LeaseMust, Reply, ScanRow};
 use queen_shards::ids::{Offset, PartitionId, Stamp};
@@ -134,7 +133,7 @@ fn a_scan_pages_over_what_a_group_has_left_of_one_shard() {
             loop {
                 let ask = Call::Scan { queue, group: g, shard, shards: 3, after, limit: 5 };
                 let Reply::Scanned { rows: page, now } = db.call(ask).await else { panic!() };
-                assert!(now <= store::ping(&db.client).await.unwrap());
+                assert!(now <= ping(&db.client).await.unwrap());
                 assert!(page.is_sorted_by_key(|row: &ScanRow| row.partition));
                 assert!(
                     page.iter().all(|row| queen_shards::place::owner_of_partition(row.partition, 3) == shard as usize)

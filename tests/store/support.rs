@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use queen::embedded::Embedded;
 use queen::rt::{self, Choice};
+pub use queen::store::Line;
 use queen::store::{self, Client, Conn, StoreFacts, Target};
 use queen_shards::command::Start;
 use queen_shards::effect::{
@@ -167,7 +168,7 @@ impl Db {
 
     /// Pushes one segment of `count` messages and expects it stored.
     pub async fn push(&self, partition: PartitionId, expect: i64, count: u32) -> Stamp {
-        let outcome = store::append(&self.client, &one_segment(partition, expect, count), 1).await.unwrap();
+        let outcome = store::append(&self.client, &one_segment(partition, expect, count), 1, Line::NONE).await.unwrap();
         match outcome.lanes[..] {
             [LaneOutcome::Appended { created_at }] => created_at,
             ref other => panic!("{other:?}"),
@@ -175,7 +176,7 @@ impl Db {
     }
 
     pub async fn move_one(&self, it: CursorMove) -> CursorOutcome {
-        store::move_cursors(&self.client, &[it]).await.unwrap().moves[0]
+        store::move_cursors(&self.client, &[it], Line::NONE).await.unwrap().moves[0]
     }
 }
 
@@ -211,7 +212,7 @@ pub fn one_each(lanes: &[(PartitionId, i64)], count: u32) -> Append {
 }
 
 pub async fn append(client: &Client, append: &Append) -> Result<AppendOutcome, StoreError> {
-    store::append(client, append, 1).await
+    store::append(client, append, 1, Line::NONE).await
 }
 
 /// A move of a cursor to `committed` with nothing leased.
@@ -252,4 +253,9 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 /// A file of this repository.
 pub fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// PostgreSQL's clock.
+pub async fn ping(client: &Client) -> Result<Stamp, StoreError> {
+    store::log::read(client, 0, None).await.map(|news| news.now)
 }

@@ -26,6 +26,7 @@ things! {
     BundleCommitted, BundleDuplicate, BundleStale, BundleRefused,
     Buffered, SpoolFailed, SpoolDamaged, FoundAtStart, MaintenancePush,
     Drained, DrainedDuplicate, DrainedAgain, DrainRefused, BufferedThenQueued,
+    LogNews, LogFreed, LogLost,
     Sealed, RunRowsRead, RunsLoaded, RunsDropped, RunGone,
 }
 

@@ -53,7 +53,7 @@ impl Oracle {
             self.hit(Thing::PopFailed);
         } else if verdict.claims.is_empty() {
             self.hit(Thing::EmptyPop);
-            if verdict.ready == 0 && self.solo && pop.at_least <= 1 {
+            if verdict.ready == 0 && pop.at_least <= 1 {
                 self.passed_over(now, index, &pop, store);
             }
         }
@@ -133,13 +133,15 @@ impl Oracle {
         self.must(next > claim.end || next < log_start, id, "a delivery whose end is missing");
     }
 
-    /// A pop that came alone, undisturbed, to a shard that has something for it, may not answer empty.
+    /// A pop that came alone, undisturbed, to a shard that has something for it, may not answer empty. Where others write
+    /// too, the shard has it once it heard of it: from a read of the log that began after the answer.
     fn passed_over(&mut self, now: Moment, index: usize, pop: &Pop, store: &Store) {
         let asked = &self.asks[index];
         let (at, began, sent) = (asked.at, asked.delivered.expect("delivered"), asked.sent);
         if !asked.alone || self.disturbed(at, began.t) {
             return;
         }
+        let heard = if self.solo { u64::MAX } else { asked.heard };
         let shards = self.shards_of[at.0];
         for ((id, group), track) in &self.ledger.tracks {
             let part = &self.ledger.parts[id];
@@ -147,8 +149,9 @@ impl Oracle {
             let wanted = self.ledger.groups[group].1 == pop.group
                 && part.alive
                 && track.gone.is_none()
-                && track.since < began.t
-                && queue.changed < began.t
+                && track.since < began.t.min(heard)
+                && queue.changed < began.t.min(heard)
+                && (self.solo || !self.untold.contains(&(*id, *group)))
                 && part.queue_name == *queue_of(&pop.from)
                 && owner_of_partition(*id, shards) == at.1
                 && match &pop.from {
@@ -156,13 +159,13 @@ impl Oracle {
                     PopFrom::Partition(lane) => lane.partition == part.name,
                 };
             let start = track.row.committed.plus(1).max(part.log_start);
-            if !wanted || start > part.answered_before(sent) || start > store.partitions[id].last_offset {
+            if !wanted || start > part.answered_before(sent.min(heard)) || start > store.partitions[id].last_offset {
                 continue;
             }
             if !self.settled(*id, *group, began.t) {
                 continue;
             }
-            let still = track.past.last().is_none_or(|(until, _)| *until < began.t);
+            let still = track.past.last().is_none_or(|(until, _)| *until < began.t.min(heard));
             // A broker reckons the end of a lease it has read of from the receipt.
             let over = queen_shards::ids::Stamp(track.row.expires.0 + self.stale_us);
             let free = !track.row.lease.is_some() || self.surely_after(over, began.stamp);

@@ -23,6 +23,7 @@ mod judge_drain;
 mod judge_pop;
 mod judge_push;
 mod ledger;
+mod log;
 mod nemesis;
 mod oracle;
 mod plan;

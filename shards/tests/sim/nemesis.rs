@@ -203,6 +203,7 @@ impl World {
         let now = self.moment();
         let messages: Vec<_> = (0..self.rng.range(1, 3)).map(|_| self.foreign_message(index)).collect();
         let Some((base, row)) = self.store.foreign_append(now.stamp, id, &messages) else { return };
+        self.store.log(crate::log::ABROAD, vec![id], Vec::new());
         let written = WrittenSegment {
             base,
             count: row.count,

@@ -50,6 +50,8 @@ pub struct Asked {
     pub slot: Slot,
     pub sent: u64,
     pub delivered: Option<Moment>,
+    /// When it was delivered, its shard knew what others had committed before this.
+    pub heard: u64,
     pub answered: bool,
     pub ask: Ask,
     /// Nobody else of the group was busy at this shard while it was open.
@@ -90,6 +92,10 @@ pub struct Oracle {
     pub planted: Planted,
     /// One broker and nobody else: what it has answered it must see.
     pub solo: bool,
+    /// When the last read of the commit log began whose news a shard has heard.
+    pub log_began: BTreeMap<At, u64>,
+    /// Cursors that a broker's own move may have changed without an answer.
+    pub untold: BTreeSet<(PartitionId, GroupId)>,
     /// How far the clocks of a seed can disagree, and how late an answer can be.
     pub slack_us: i64,
     pub stale_us: i64,
@@ -136,6 +142,8 @@ impl Oracle {
             seed,
             planted,
             solo: false,
+            log_began: BTreeMap::new(),
+            untold: BTreeSet::new(),
             slack_us: 0,
             stale_us: 0,
             window_batch: 0,
@@ -209,7 +217,8 @@ impl Oracle {
                 self.prepared.pop_front();
             }
         }
-        let asked = Asked { prepares, at, slot, sent: now.t, delivered: None, answered, ask, alone: true, fates };
+        let asked =
+            Asked { prepares, at, slot, sent: now.t, heard: 0, delivered: None, answered, ask, alone: true, fates };
         self.asks.push(asked);
         let index = self.asks.len() - 1;
         if self.by_slot.insert((at.0, slot), index).is_some() {
@@ -234,6 +243,7 @@ impl Oracle {
         }
         let index = self.by_slot[&(at.0, slot)];
         self.asks[index].delivered = Some(now);
+        self.asks[index].heard = self.log_began.get(&at).copied().unwrap_or(0);
         let group = self.group_asked(index);
         if let Some((queue, group)) = group {
             let mut company = false;

@@ -63,6 +63,8 @@ pub enum Planted {
     ForgetMark,
     /// The newest record is not the newest.
     OldNewest,
+    /// A commit of another broker is not told.
+    LoseLogLine,
 }
 
 pub const PLANTED: &[Planted] = &[
@@ -88,6 +90,7 @@ pub const PLANTED: &[Planted] = &[
     Planted::SpooledEarly,
     Planted::ForgetMark,
     Planted::OldNewest,
+    Planted::LoseLogLine,
 ];
 
 pub struct Queue {
@@ -189,6 +192,8 @@ pub struct Store {
     pub runs: BTreeMap<(PartitionId, RunId), (Bytes, Vec<Bytes>)>,
     /// Cursors made since the oracle last looked.
     pub seeded: Vec<(PartitionId, GroupId, Cursor)>,
+    /// The commit log.
+    pub lines: Vec<crate::log::Line>,
     pub planted: Option<Planted>,
     /// Rows found locked, per mille.
     pub busy: u32,

@@ -5,10 +5,11 @@
 //! Holds: things happen one at a time in the order of the world's clock, ties in the order of their making. No
 //! wall clock, no thread, no order of a hash table: one seed is one history.
 
+mod tickets;
+
 use crate::client::{Action, Ctx, Home, Input, Shared};
 use crate::consumer::{Consumer, Role};
 use crate::coverage::{Coverage, Thing};
-use crate::explain::Candidate;
 use crate::ledger::Moment;
 use crate::oracle::{At, Oracle};
 use crate::plan::{EPOCH, Plan};
@@ -16,14 +17,15 @@ use crate::producer::Producer;
 use crate::rng::Rng;
 use crate::store::{Planted, Store};
 use crate::transactor::Transactor;
-use queen_shards::bundle::{Bundle, News, news};
+use queen_shards::bundle::{Bundle, news};
 use queen_shards::command::Event;
-use queen_shards::effect::{Append, Call, CursorMove, Effect, StoreError};
-use queen_shards::ids::{CallId, CommitId, Micros, Slot, Stamp};
+use queen_shards::effect::Effect;
+use queen_shards::ids::{CommitId, Micros, Slot, Stamp};
 use queen_shards::limits::ShardConfig;
 use queen_shards::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use tickets::{Asking, Telling, Ticketed};
 
 /// Something that will happen.
 pub enum Due {
@@ -32,42 +34,16 @@ pub enum Due {
     Execute { ticket: u64 },
     Client { client: usize, input: Input },
     Disk(crate::disk::Step),
+    ReadLog { broker: usize, epoch: u64 },
+    LogAtStore { broker: usize, epoch: u64, began: u64 },
+    HearLog { broker: usize, epoch: u64, began: u64, news: crate::log::News },
     Admin,
-}
-
-/// A store call on its way.
-struct Ticket {
-    at: At,
-    emitted: u64,
-    ask: Asking,
-}
-
-enum Asking {
-    Append { commit: CommitId, append: Append },
-    Move { commit: CommitId, moves: Vec<CursorMove>, candidates: Vec<Vec<Candidate>> },
-    Call { call: CallId, ask: Call },
-    Bundle { commit: CommitId, bundles: Vec<Arc<Bundle>>, candidates: Vec<Vec<Vec<Candidate>>> },
-}
-
-/// What becomes of the answer of a call.
-struct Ticketed {
-    epoch: u64,
-    ticket: Ticket,
-    /// The answer, unless it was given (or lost) before.
-    answers_in: Option<u64>,
 }
 
 enum Client {
     Producer(Producer),
     Consumer(Consumer),
     Transactor(Transactor),
-}
-
-/// A bundle commit whose owners are being told.
-struct Telling {
-    at: At,
-    slots: Vec<Slot>,
-    event: Event,
 }
 
 struct Broker {
@@ -101,6 +77,9 @@ pub struct World {
     outage_until: u64,
     pub(crate) disks: Vec<crate::disk::Disk>,
     pub(crate) disk_rng: Rng,
+    /// How far each broker has read the commit log.
+    pub(crate) log_at: Vec<usize>,
+    pub(crate) log_rng: Rng,
     window_bytes: BTreeMap<At, usize>,
     inbox: Vec<Event>,
     effects: Vec<Effect>,
@@ -153,6 +132,8 @@ impl World {
             outage_until: 0,
             disks: Vec::new(),
             disk_rng: crate::disk::rng(seed),
+            log_at: vec![0; plan.brokers.len()],
+            log_rng: Rng::new(seed ^ 0x109),
             window_bytes: BTreeMap::new(),
             inbox: Vec::new(),
             effects: Vec::new(),
@@ -252,6 +233,7 @@ impl World {
             self.made += 1;
         }
         self.start_disk(broker);
+        self.follow_log(broker);
     }
 
     /// How often a broker was started.
@@ -335,6 +317,7 @@ impl World {
             }
             Due::Execute { ticket } => self.execute(ticket),
             Due::Disk(step) => self.disk_turns(step),
+            step @ (Due::ReadLog { .. } | Due::LogAtStore { .. } | Due::HearLog { .. }) => self.log_steps(step),
             Due::Client { client, input } => self.act(client, input),
             Due::Admin => {
                 if !self.healed {
@@ -373,7 +356,8 @@ impl World {
             | Event::Spooled { .. }
             | Event::Drain { .. }
             | Event::SpoolFound { .. }
-            | Event::SpoolRead { .. } => {}
+            | Event::SpoolRead { .. }
+            | Event::Log { .. } => {}
             Event::Command { slot, command } => self.oracle.delivered(now, at, *slot, command),
             Event::Appended { result, .. } => {
                 self.oracle.append_answered(at);
@@ -401,38 +385,16 @@ impl World {
         self.inbox.push(event);
     }
 
-    /// The owners hear of a bundle commit before its shard does.
-    fn tell_owners(&mut self, at: At, told: Vec<(usize, Vec<News>)>, event: Event) {
-        let mut slots = Vec::new();
-        for (shard, news) in told {
-            self.shared.slots += 1;
-            let slot = Slot::new(at.1, self.shared.slots);
-            let (to, now, epoch) = ((at.0, shard), self.moment(), self.brokers[at.0].epoch);
-            let command = queen_shards::command::Command::Heard { news };
-            self.oracle.sent(now, to, slot, &command);
-            let after = self.rng.range(5, 400);
-            self.later(after, Due::Deliver { at: to, epoch, event: Event::Command { slot, command } });
-            slots.push(slot);
-        }
-        self.telling.push(Telling { at, slots, event });
-    }
-
-    /// An owner has heard. Whether the slot was one of ours.
-    fn heard(&mut self, slot: Slot) -> bool {
-        let Some(i) = self.telling.iter().position(|telling| telling.slots.contains(&slot)) else { return false };
-        self.telling[i].slots.retain(|open| *open != slot);
-        if self.telling[i].slots.is_empty() {
-            let Telling { at, event, .. } = self.telling.remove(i);
-            let (epoch, after) = (self.brokers[at.0].epoch, self.rng.range(5, 200));
-            self.later(after, Due::Deliver { at, epoch, event });
-        }
-        true
-    }
-
     fn fault(&mut self, at: At, failed: bool) {
         if failed {
             self.oracle.faults.insert(at, self.t);
         }
+    }
+
+    /// An event from nobody the oracle knows.
+    pub(crate) fn hears(&mut self, at: At, event: Event) {
+        self.take(at, event);
+        self.turn(at);
     }
 
     fn turn(&mut self, at: At) {
@@ -547,113 +509,6 @@ impl World {
                 self.oracle.emits_call(at);
                 self.dispatch(at, Asking::Call { call, ask });
             }
-        }
-    }
-
-    /// A store call sets out; its fate is drawn now.
-    fn dispatch(&mut self, at: At, ask: Asking) {
-        let (low, high) = self.plan.latency;
-        let epoch = self.brokers[at.0].epoch;
-        let faults = if self.healed { Default::default() } else { self.plan.faults };
-        let there = self.rng.range(low, high) / 2;
-        let mut back = self.rng.range(low, high) / 2;
-        let ticket = Ticket { at, emitted: self.t, ask };
-        if self.t < self.outage_until || self.rng.chance(faults.unavailable) {
-            self.oracle.hit(if self.t < self.outage_until { Thing::Outage } else { Thing::Unavailable });
-            let event = answer(&ticket.ask, StoreError::Unavailable("simulated".into()));
-            return self.later(there + back, Due::Deliver { at, epoch, event });
-        }
-        if self.rng.chance(faults.late) {
-            self.oracle.hit(Thing::LateAnswer);
-            back += self.rng.range(1_000, self.plan.late_us);
-        }
-        if !self.rng.chance(faults.unknown) {
-            let number = self.made;
-            self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: Some(back) });
-            return self.later(there, Due::Execute { ticket: number });
-        }
-        // No answer: the store may have done it, may do it yet, or never heard of it.
-        let event = answer(&ticket.ask, StoreError::Unknown("simulated".into()));
-        let given_up = there + back + self.rng.range(0, 20_000);
-        let executes = match self.rng.below(4) {
-            0 => None,
-            // What is done after it was given up, nobody is told: as if another broker had done it.
-            1 if !self.oracle.solo => Some(given_up + self.rng.range(1, 1_500_000)),
-            _ => Some(there),
-        };
-        self.oracle.hit(match executes {
-            None => Thing::UnknownNotApplied,
-            Some(when) if when > given_up => Thing::UnknownAppliedLate,
-            Some(_) => Thing::UnknownApplied,
-        });
-        if let Some(when) = executes {
-            let number = self.made;
-            self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: None });
-            self.later(when, Due::Execute { ticket: number });
-        }
-        self.later(given_up, Due::Deliver { at, epoch, event });
-    }
-
-    /// The store does what a ticket asks.
-    fn execute(&mut self, number: u64) {
-        let Ticketed { epoch, ticket, answers_in } = self.tickets.remove(&number).expect("executed once");
-        let Ticket { at, emitted, ask } = ticket;
-        let now = self.moment();
-        let event = match ask {
-            Asking::Append { commit, append } => {
-                let result = self.store.append(now.stamp, &mut self.rng, &append);
-                match &result {
-                    Ok(outcome) => self.oracle.appended(now, at, emitted, &append, outcome),
-                    Err(_) => self.oracle.hit(Thing::Poison),
-                }
-                Event::Appended { commit, result }
-            }
-            Asking::Move { commit, moves, candidates } => {
-                let outcome = self.store.moves(now.stamp, &mut self.rng, &moves);
-                self.oracle.moved(now, at, candidates, &moves, &outcome.moves);
-                Event::Moved { commit, result: Ok(outcome) }
-            }
-            Asking::Bundle { commit, bundles, candidates } => {
-                let result = self.store.bundle(now.stamp, &mut self.rng, &bundles);
-                self.oracle.ledger.learn(now.t, &mut self.store);
-                match &result {
-                    Ok(outcome) => self.oracle.bundled(now, at, emitted, &bundles, candidates, outcome),
-                    Err(_) => self.oracle.hit(Thing::Poison),
-                }
-                Event::Bundled { commit, result }
-            }
-            Asking::Call { call, ask } => {
-                let reply = self.store.call(now.stamp, &mut self.rng, &ask);
-                self.oracle.ledger.learn(now.t, &mut self.store);
-                self.count_call(&ask, &reply);
-                Event::Returned { call, result: Ok(reply) }
-            }
-        };
-        if let Some(after) = answers_in {
-            self.later(after, Due::Deliver { at, epoch, event });
-        }
-    }
-
-    fn count_call(&mut self, ask: &Call, reply: &queen_shards::effect::Reply) {
-        use queen_shards::effect::Reply;
-        match (ask, reply) {
-            (Call::ReadKeys { partition, .. }, Reply::Keys { rows, complete, .. }) => {
-                self.oracle.hit(Thing::WindowReload);
-                if !complete {
-                    self.oracle.hit(Thing::KeysPaged);
-                }
-                if rows.iter().any(|row| self.store.evidence.contains_key(&(*partition, row.base))) {
-                    self.oracle.hit(Thing::EvidenceRead);
-                }
-            }
-            (Call::ReadRecords { .. }, _) => self.oracle.hit(Thing::RecordsRead),
-            (Call::ReadNewest { .. }, _) => self.oracle.hit(Thing::NewestRead),
-            (Call::SealRun { .. }, _) => self.oracle.hit(Thing::Sealed),
-            (Call::DropRuns { .. }, _) => self.oracle.hit(Thing::RunsDropped),
-            (_, Reply::Runs { runs, .. }) if !runs.is_empty() => self.oracle.hit(Thing::RunsLoaded),
-            (_, Reply::RunRows(rows)) if rows.iter().any(Option::is_none) => self.oracle.hit(Thing::RunGone),
-            (_, Reply::RunRows(_)) => self.oracle.hit(Thing::RunRowsRead),
-            _ => {}
         }
     }
 
@@ -851,15 +706,6 @@ impl<T> HashCode for std::mem::Discriminant<T> {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
         hasher.finish()
-    }
-}
-
-fn answer(ask: &Asking, error: StoreError) -> Event {
-    match ask {
-        Asking::Append { commit, .. } => Event::Appended { commit: *commit, result: Err(error) },
-        Asking::Move { commit, .. } => Event::Moved { commit: *commit, result: Err(error) },
-        Asking::Bundle { commit, .. } => Event::Bundled { commit: *commit, result: Err(error) },
-        Asking::Call { call, .. } => Event::Returned { call: *call, result: Err(error) },
     }
 }
 

@@ -1,0 +1,98 @@
+-- read_log.sql: what other brokers committed since the caller last read.
+-- In     p_writers, p_seqs: how far it has read each writer; both null: not at all, it begins here. A writer it does not name is read from its
+--        first commit.
+--        Of its own writers only those are read that it found retired when it began: a commit of the process before may be late.
+-- Out    kind 0: n1 other brokers. kind 1, a row per writer: n1 writer, n2 where the caller stands now, n3 1 if commits were overwritten unread.
+--        kind 2: a partition that may have grown, or with a cursor that may be free: n1 number, n2 last_offset, n3 log_start, at last_created_at.
+--        kind 3: n1 partition, n2 group, whose cursor is free; n3 1 if it has something left. kind 4: a queue to read anew; without a name, all of them.
+--        asked_at: PostgreSQL's clock.
+-- Locks  none. The brokers are counted first: what one that is gone by then wrote, is read.
+-- Caller src/store/log.rs, read. Source: architecture 13, rules 8, 10, 11.
+-- Costs  one index probe per writer without news.
+create or replace function queen.read_log(p_broker uuid, p_writers bigint[], p_seqs bigint[])
+returns table (
+    kind smallint,
+    n1 bigint,
+    n2 bigint,
+    n3 bigint,
+    tenant_id uuid,
+    queue text,
+    name text,
+    at timestamptz,
+    asked_at timestamptz
+)
+language plpgsql volatile
+set jit = off
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_mergejoin = off
+set enable_hashjoin = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select 0::smallint, count(*), null::bigint, null::bigint, null::uuid, null::text, null::text, null::timestamptz, clock_timestamp()
+    from queen.brokers as b
+    where b.broker <> p_broker;
+    if p_writers is null then
+        return query
+        select 1::smallint, w.writer, coalesce((select max(c.seq) from queen.commits as c where c.writer = w.writer), 0), 0::bigint,
+            null::uuid, null::text, null::text, null::timestamptz, clock_timestamp()
+        from queen.writers as w
+        where w.broker <> p_broker or w.retired_at is not null;
+        return;
+    end if;
+    return query
+    with stands as materialized (
+        select w.writer, coalesce(k.seq, 0) as seq
+        from queen.writers as w
+        left join unnest(p_writers, p_seqs) as k (writer, seq) on k.writer = w.writer
+        where w.broker <> p_broker or (w.retired_at is not null and k.writer is not null)
+    ),
+    news as materialized (
+        select s.writer, c.seq, c.lanes, c.freed, c.changed, c.tenant_id, c.queue
+        from stands as s
+        join queen.commits as f on f.writer = s.writer and f.slot = ((s.seq + 1) & 255)::integer and s.seq < f.seq
+        join queen.commits as c on c.writer = s.writer and s.seq < c.seq
+    ),
+    freed as materialized (
+        select distinct n.freed[i.n] as partition_id, n.freed[i.n + 1] as group_id
+        from news as n
+        cross join generate_series(1, cardinality(n.freed), 2) as i (n)
+    ),
+    free as materialized (
+        select f.partition_id, f.group_id, c.committed < p.last_offset as has_more
+        from freed as f
+        join queen.cursors as c on c.partition_id = f.partition_id and c.group_id = f.group_id
+        join queen.partitions as p on p.id = f.partition_id
+        where c.lease_id is null or c.lease_expires_at <= clock_timestamp()
+    ),
+    grown as materialized (
+        select distinct l.id
+        from (
+            select unnest(n.lanes) as id from news as n
+            union all
+            select f.partition_id from free as f where f.has_more
+        ) as l
+    )
+    select 1::smallint, s.writer, coalesce(max(n.seq), s.seq), (coalesce(min(n.seq), 0) > s.seq + 1)::integer::bigint,
+        null::uuid, null::text, null::text, null::timestamptz, clock_timestamp()
+    from stands as s
+    left join news as n on n.writer = s.writer
+    group by s.writer, s.seq
+    union all
+    select 2::smallint, p.id, p.last_offset, p.log_start, q.tenant_id, q.name, p.name, p.last_created_at, clock_timestamp()
+    from grown as g
+    join queen.partitions as p on p.id = g.id
+    join queen.queues as q on q.id = p.queue_id
+    union all
+    select 3::smallint, f.partition_id, f.group_id, f.has_more::integer::bigint, null, null, null, null, clock_timestamp()
+    from free as f
+    union all
+    select distinct 4::smallint, null::bigint, null::bigint, null::bigint, n.tenant_id, n.queue, null::text, null::timestamptz,
+        clock_timestamp()
+    from news as n
+    where n.changed;
+end;
+$$;

@@ -1,0 +1,184 @@
+//! Performs a shard's effects: what the engine asks of the store, on the shard's own connections.
+//!
+//!     Effect::Append, Move, Bundle, Call > a task > with_conn > the store > the event that answers it
+//!
+//! Holds: replies and wakes are handed on at once; everything that waits does so in a task of its own. Does not decide
+//! anything about an outcome: the engine does.
+
+use super::{Answer, Connections, Core};
+use crate::limits::SILENT_STORE_MAX;
+use crate::mail::{Mail, now};
+use crate::rt;
+use crate::store::{self, Conn};
+use crate::telemetry::metrics::Op;
+use queen_shards::command::{Command, Event};
+use queen_shards::effect::{Call, Effect, Reply, StoreError};
+use queen_shards::ids::PartitionId;
+use queen_shards::planted::{Bug, is};
+use queen_shards::sealed::Slice;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Longest the store may take for a sealed run: 25 MB, at a moment's notice from nobody.
+const SEAL_STORE_MAX: Duration = Duration::from_secs(30);
+
+impl Core {
+    pub(super) fn perform(self: &Rc<Self>, effect: Effect) {
+        match effect {
+            Effect::Reply { slot, verdict } if slot.shard() == self.index => {
+                self.answer(slot, Answer::Verdict(verdict))
+            }
+            Effect::Reply { slot, verdict } => self.post(slot.shard(), Mail::Verdict { slot, verdict }),
+            Effect::Wake { slot } if slot.shard() == self.index => self.answer(slot, Answer::Woken(self.index)),
+            Effect::Wake { slot } => self.post(slot.shard(), Mail::Wake { slot, from: self.index }),
+            Effect::Spool { token, record } => self.to_spool.borrow_mut().0.push((token, record)),
+            Effect::Drained { id, verdict } => self.to_spool.borrow_mut().1.push((id, verdict)),
+            Effect::Append { commit, append } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    if is(Bug::AnswerBeforeCommit) {
+                        core.enter(Event::Appended { commit, result: Ok(crate::planted::believed(&append)) });
+                    }
+                    let began = now();
+                    let level = core.config.zstd_level;
+                    let limit = core.config.push_commit_timeout;
+                    let result = core
+                        .with_conn(
+                            |c| &c.append,
+                            limit,
+                            async |client| {
+                                let line = core.writers.append.line(client).await?;
+                                store::append(client, &append, level, line).await
+                            },
+                        )
+                        .await;
+                    core.writers.append.settled(&result);
+                    let items = append.lanes.iter().map(|lane| lane.count as u64).sum();
+                    core.metrics.shard(core.index).batch(Op::Push, items, now().since(began));
+                    core.enter(Event::Appended { commit, result });
+                });
+            }
+            Effect::Move { commit, moves } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let began = now();
+                    let limit = core.config.stmt_timeout.min(SILENT_STORE_MAX);
+                    let result = core
+                        .with_conn(
+                            |c| &c.moves,
+                            limit,
+                            async |client| {
+                                let line = core.writers.moves.line(client).await?;
+                                store::move_cursors(client, &moves, line).await
+                            },
+                        )
+                        .await;
+                    core.writers.moves.settled(&result);
+                    let claims =
+                        moves.iter().filter(|m| m.lease == queen_shards::effect::LeaseMust::Over).count() as u64;
+                    let (metrics, micros) = (core.metrics.shard(core.index), now().since(began));
+                    if claims > 0 {
+                        metrics.batch(Op::Pop, claims, micros);
+                    }
+                    if claims < moves.len() as u64 {
+                        metrics.batch(Op::Ack, moves.len() as u64 - claims, micros);
+                    }
+                    core.enter(Event::Moved { commit, result });
+                });
+            }
+            Effect::Bundle { commit, bundles } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let limit = core.config.push_commit_timeout;
+                    let level = core.config.zstd_level;
+                    let result = core
+                        .with_conn(
+                            |c| &c.bundle,
+                            limit,
+                            async |client| {
+                                let line = core.writers.bundle.line(client).await?;
+                                store::bundle(client, &bundles, level, line).await
+                            },
+                        )
+                        .await;
+                    core.writers.bundle.settled(&result);
+                    // Before anybody is answered: a pop after the answer must see what was stored.
+                    let told = queen_shards::bundle::news(&bundles, &result, core.shards());
+                    let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { news }));
+                    futures_util::future::join_all(told).await;
+                    core.enter(Event::Bundled { commit, result });
+                });
+            }
+            Effect::Call { call, ask: Call::SealRun { partition, slice } } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let result = core.seal(partition, slice).await;
+                    core.enter(Event::Returned { call, result });
+                });
+            }
+            Effect::Call { call, ask } => {
+                let core = self.clone();
+                rt::spawn(async move {
+                    let limit = core.patience(&ask);
+                    let result =
+                        core.with_conn(|c| &c.cold, limit, async |client| store::call(client, &ask).await).await;
+                    core.enter(Event::Returned { call, result });
+                });
+            }
+        }
+    }
+
+    /// How long a call may take: pushes wait for what a lane must know, everything else must notice a silent store.
+    fn patience(&self, ask: &Call) -> Duration {
+        let limit = match ask {
+            Call::Provision { .. }
+            | Call::FindLane { .. }
+            | Call::ReadKeys { .. }
+            | Call::ReadRuns { .. }
+            | Call::ReadRunRows { .. } => self.config.push_commit_timeout,
+            _ => SILENT_STORE_MAX,
+        };
+        limit.min(self.config.stmt_timeout)
+    }
+
+    /// Sorts a slice on the helper thread, then stores its run, on a connection for that alone: the cold one would make
+    /// pops and first pushes wait for it.
+    async fn seal(&self, partition: PartitionId, slice: Slice) -> Result<Reply, StoreError> {
+        let Some(connections) = self.store.get().cloned() else {
+            return Err(StoreError::Unavailable("the store has not been reached yet".into()));
+        };
+        let sealed = rt::aside(move || slice.seal()).await.map_err(|e| StoreError::Unavailable(e.to_string()))?;
+        let name = format!("queen {} shard {} seal", self.config.server_id, self.index);
+        let conn = Conn::new(connections.cold.target().clone(), name);
+        let stored =
+            store::within(&conn, SEAL_STORE_MAX, async |client| store::store_run(client, partition, &sealed).await)
+                .await;
+        if let Err(error) = &stored {
+            self.metrics.shard(self.index).db_error();
+            store::log_error(error);
+        }
+        stored.map(|()| Reply::Sealed(sealed.run))
+    }
+
+    /// Runs `work` on one of the store connections, within `limit`. Past it the connection is given up and the outcome
+    /// is unknown.
+    async fn with_conn<T>(
+        &self,
+        conn: impl Fn(&Connections) -> &Conn,
+        limit: Duration,
+        work: impl AsyncFnOnce(&store::Client) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Some(connections) = self.store.get().cloned() else {
+            return Err(StoreError::Unavailable("the store has not been reached yet".into()));
+        };
+        let metrics = self.metrics.shard(self.index);
+        metrics.busy(1);
+        let result = store::within(conn(&connections), limit, work).await;
+        metrics.busy(-1);
+        if let Err(error) = &result {
+            self.metrics.shard(self.index).db_error();
+            store::log_error(error);
+        }
+        result
+    }
+}

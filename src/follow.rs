@@ -1,0 +1,107 @@
+//! Reads the log of other brokers for all shards, one read at a time, and tells them: on the control thread.
+//!
+//!     a shard: ReadLog > the next read > news to the shards they concern > LogRead
+//!     nobody asks: twice a second, and more often while polls are parked; a read is also the pulse of the store
+//!
+//! Holds: a read that answers a question began after it; its news are sent before its answer. Source: architecture 13,
+//! rules 10 and 11.
+
+use crate::core_thread::Bell;
+use crate::limits::{ALONE_MAX, LOG_SILENCE_MAX};
+use crate::mail::{Mail, Shared, now};
+use crate::rt;
+use crate::store::log::{self, News, Positions};
+use crate::store::{self, Conn};
+use queen_shards::effect::StoreError;
+use queen_shards::ids::{Micros, Slot};
+use queen_shards::place::owner_of_partition;
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+/// Beyond [`ALONE_MAX`]: clocks of two machines run at slightly different rates.
+const JOIN_MARGIN: Duration = Duration::from_millis(50);
+
+/// See the module.
+pub struct Follower {
+    broker: u128,
+    /// `None`: nothing was read yet.
+    positions: RefCell<Option<Positions>>,
+    read_at: Cell<Micros>,
+    /// Who waits for the next read.
+    asked: RefCell<Vec<Slot>>,
+    bell: Bell,
+}
+
+impl Follower {
+    pub fn new(broker: u128) -> Follower {
+        Follower {
+            broker,
+            positions: RefCell::default(),
+            read_at: Cell::new(Micros(0)),
+            asked: RefCell::default(),
+            bell: Bell::default(),
+        }
+    }
+
+    /// A shard asks for a read that begins from now on.
+    pub fn ask(&self, slot: Slot) {
+        self.asked.borrow_mut().push(slot);
+        self.bell.ring();
+    }
+
+    /// Waits until somebody asks, or `longest`.
+    pub async fn wait(&self, longest: Duration) {
+        rt::race(self.bell.wait(), rt::sleep(longest)).await;
+    }
+
+    /// Who has asked by now: a read that begins after this is for them.
+    pub fn take_asked(&self) -> Vec<Slot> {
+        self.asked.take()
+    }
+
+    /// Becomes one of the brokers that commit: returns when none of the others believes any more to be alone.
+    pub async fn join(&self, conn: &Conn, limit: Duration) -> Result<(), StoreError> {
+        let others = store::within(conn, limit, async |client| log::join(client, self.broker).await).await?;
+        if 0 < others {
+            rt::sleep(ALONE_MAX + JOIN_MARGIN).await;
+        }
+        Ok(())
+    }
+
+    /// Reads what came since the last read; the first one only notes where the log stands.
+    pub async fn read(&self, conn: &Conn, limit: Duration) -> Result<News, StoreError> {
+        let from = self.positions.borrow().clone();
+        let began = now();
+        let read = store::within(conn, limit, async |client| log::read(client, self.broker, from.as_ref()).await);
+        let mut news = read.await?;
+        let slept = LOG_SILENCE_MAX.as_micros() as u64 <= began.since(self.read_at.get());
+        let mut known = from.iter().flat_map(|known| known.keys());
+        let missed = slept && known.any(|writer| !news.positions.contains_key(writer));
+        news.lost |= missed;
+        *self.positions.borrow_mut() = Some(std::mem::take(&mut news.positions));
+        self.read_at.set(began);
+        Ok(news)
+    }
+
+    /// Tells each shard what concerns it.
+    pub async fn spread(&self, shared: &Shared, news: News) {
+        if news.is_empty() {
+            return;
+        }
+        let shards = shared.shards;
+        let mut lanes: Vec<Vec<_>> = vec![Vec::new(); shards];
+        let mut freed: Vec<Vec<_>> = vec![Vec::new(); shards];
+        for lane in news.lanes {
+            lanes[lane.key.owner(shards)].push(lane);
+        }
+        for cursor in news.freed {
+            freed[owner_of_partition(cursor.0, shards)].push(cursor);
+        }
+        let (changed, lost) = (news.changed, news.lost);
+        for (shard, (lanes, freed)) in lanes.into_iter().zip(freed).enumerate() {
+            if lost || !lanes.is_empty() || !freed.is_empty() || !changed.is_empty() {
+                shared.hub.send_wait(shard, Mail::Log { lanes, freed, changed: changed.clone(), lost }).await;
+            }
+        }
+    }
+}

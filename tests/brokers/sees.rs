@@ -1,0 +1,172 @@
+//! What was answered by one broker is seen by a pop at the other one that was issued after the answer.
+
+use super::{ALL, parked, two, two_with};
+use crate::harness::{Broker, encode, eventually, unique};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Parks a poll at `b`, does something at the other broker, and gives the poll's keys and how long it took from there.
+fn woken_by(b: &Broker, queue: &str, act: impl FnOnce()) -> (Vec<String>, Duration) {
+    std::thread::scope(|scope| {
+        let poll = scope.spawn(|| {
+            let pop = b.pop(queue, &parked(20_000));
+            (pop.keys().into_iter().map(str::to_owned).collect::<Vec<_>>(), Instant::now())
+        });
+        eventually("the poll is parked", || (b.parked(queue) == 1).then_some(()));
+        let began = Instant::now();
+        act();
+        let (keys, ended) = poll.join().expect("a poll");
+        (keys, ended - began)
+    })
+}
+
+#[test]
+fn a_pop_after_the_answer_sees_what_the_other_broker_stored() {
+    let (a, b) = two();
+    let q = unique("sees");
+    // First contact, with and without a backlog; then what comes later, in old and in new partitions.
+    a.push_keys(&q, "p", &["first"]);
+    assert_eq!(b.pop(&q, ALL).keys(), ["first"]);
+    for round in 0..100 {
+        let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let (key, partition) = (format!("m{round}"), format!("p{}", round % 7));
+        from.push_keys(&q, &partition, &[&key]);
+        let pop = to.pop(&q, &format!("{ALL}&autoAck=true"));
+        assert_eq!(pop.keys(), [key.as_str()], "round {round}");
+    }
+    for round in 0..50 {
+        let (key, partition) = (format!("n{round}"), format!("r{round}"));
+        assert!(b.pop_pinned(&q, &partition, "autoAck=true").is_empty(), "not there yet");
+        a.push_keys(&q, &partition, &[&key]);
+        assert_eq!(b.pop_pinned(&q, &partition, "autoAck=true").keys(), [key.as_str()], "pinned, round {round}");
+    }
+}
+
+#[test]
+fn a_push_wakes_a_poll_that_is_parked_at_the_other_broker() {
+    let (a, b) = two();
+    let q = unique("wakes");
+    let mut took = Vec::new();
+    for round in 0..30 {
+        let key = format!("m{round}");
+        let (keys, after) = woken_by(&b, &q, || drop(a.push_keys(&q, &format!("p{}", round % 5), &[&key])));
+        assert_eq!(keys, [key]);
+        let lease = b.pop(&q, ALL);
+        assert!(lease.is_empty(), "delivered once: {:?}", lease.keys());
+        b.post(&format!("/api/v1/consumer-groups/g/queues/{}/seek", encode(&q)), &json!({"toEnd": true}));
+        took.push(after);
+    }
+    took.sort();
+    println!("woken after {:?}, median {:?}", took.last(), took[took.len() / 2]);
+    assert!(took[took.len() - 1] < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn a_nack_at_one_broker_is_redelivered_by_the_other_one() {
+    let (a, b) = two();
+    let q = unique("nack");
+    a.push_keys(&q, "p", &["m"]);
+    let held = a.pop(&q, ALL);
+    assert!(b.pop(&q, ALL).is_empty(), "leased");
+    let (keys, after) = woken_by(&b, &q, || drop(a.ack_ok("g", &[held.messages[0].ack("failed")])));
+    assert_eq!(keys, ["m"]);
+    assert!(after < Duration::from_secs(5), "by the log, not by the end of the lease: {after:?}");
+
+    // Without a poll: a pop that is issued after the nack's answer.
+    let q = unique("nack");
+    a.push_keys(&q, "p", &["m"]);
+    for round in 0..2 {
+        let held = a.pop(&q, ALL);
+        assert_eq!(held.keys(), ["m"], "round {round}");
+        assert!(b.pop(&q, ALL).is_empty(), "leased");
+        a.ack_ok("g", &[held.messages[0].ack("retry")]);
+        let again = b.pop(&q, ALL);
+        assert_eq!(again.keys(), ["m"], "round {round}");
+        assert!(a.pop(&q, ALL).is_empty(), "leased by the other one");
+        b.ack_ok("g", &[again.messages[0].ack("retry")]);
+    }
+}
+
+#[test]
+fn what_one_broker_popped_can_be_acked_at_the_other_one() {
+    let (a, b) = two();
+    let q = unique("ack");
+    a.push_n(&q, "p", "m", 10);
+    let half = a.pop(&q, "consumerGroup=g&subscriptionMode=all&batch=5");
+    assert_eq!(half.keys().len(), 5);
+    assert!(b.pop(&q, ALL).is_empty(), "leased");
+    b.complete("g", &half);
+    assert_eq!(a.pop(&q, ALL).keys(), ["m5", "m6", "m7", "m8", "m9"], "the rest, at the broker that had granted it");
+}
+
+#[test]
+fn seeks_and_deletes_are_seen_at_the_other_broker() {
+    let (a, b) = two();
+    let q = unique("seek");
+    a.push_n(&q, "p", "m", 3);
+    assert_eq!(b.drain(&q, ALL, "g").len(), 3);
+    assert!(b.pop(&q, ALL).is_empty());
+    let path = format!("/api/v1/consumer-groups/g/queues/{q}");
+    let answer = a.post(&format!("{path}/seek"), &json!({"timestamp": "2001-01-01T00:00:00Z"}));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(b.drain(&q, ALL, "g").len(), 3, "after a seek");
+    let (keys, _) =
+        woken_by(&b, &q, || drop(a.post(&format!("{path}/seek"), &json!({"timestamp": "2001-01-01T00:00:00Z"}))));
+    assert_eq!(keys.len(), 3, "a seek wakes");
+    assert_eq!(a.send("DELETE", &path, None).status, 200);
+    assert_eq!(b.drain(&q, ALL, "g").len(), 3, "a deleted group registers afresh");
+    assert_eq!(a.send("DELETE", &format!("/api/v1/resources/queues/{q}"), None).status, 200);
+    assert!(b.pop(&q, ALL).is_empty(), "a deleted queue has nothing");
+    assert_eq!(b.push_keys(&q, "p", &["m0"])[0]["status"], "queued", "and remembers no key");
+    assert_eq!(a.pop(&q, ALL).keys(), ["m0"]);
+}
+
+#[test]
+fn options_are_seen_at_the_other_broker() {
+    let (a, b) = two();
+    let q = unique("options");
+    a.configure(&q, json!({"dedupWindowSeconds": 0}));
+    b.push_keys(&q, "p", &["m"]);
+    b.push_keys(&q, "p", &["m"]);
+    a.configure(&q, json!({"dedupWindowSeconds": 3600}));
+    eventually("the window is on", || {
+        let item = json!([{"queue": q, "partition": "p", "transactionId": "m", "payload": 1}]);
+        (b.push(item)[0]["status"] == "duplicate").then_some(())
+    });
+}
+
+#[test]
+fn a_transaction_at_one_broker_is_seen_at_the_other_one() {
+    let (a, b) = two();
+    let (input, output) = (unique("in"), unique("out"));
+    a.push_keys(&input, "p", &["m"]);
+    assert!(b.pop(&output, ALL).is_empty());
+    let held = a.pop(&input, ALL);
+    let ack = held.messages[0].ack("completed");
+    let push =
+        json!({"type": "push", "items": [{"queue": output, "partition": "p", "payload": 1, "transactionId": "t"}]});
+    let mut operation = ack.clone();
+    operation["type"] = "ack".into();
+    operation["consumerGroup"] = "g".into();
+    let body = json!({"operations": [operation, push]});
+    let answer = a.post("/api/v1/transaction", &body);
+    assert_eq!(answer.json()["success"], true, "{}", answer.text());
+    assert_eq!(b.pop(&output, ALL).keys(), ["t"]);
+    assert!(b.pop(&input, ALL).is_empty(), "acked");
+}
+
+#[test]
+fn switches_are_seen_at_the_other_broker_within_the_refresh_interval() {
+    let (a, b) = two_with(|setup| setup.env("QUEEN_CACHE_REFRESH_INTERVAL_MS", "500"));
+    let q = unique("switch");
+    let switch = |on| assert_eq!(a.post("/api/v1/system/maintenance/pop", &json!({ "enabled": on })).status, 200);
+    let pops = || {
+        a.push_keys(&q, "p", &[&unique("m")]);
+        !b.pop(&q, &format!("{ALL}&autoAck=true")).is_empty()
+    };
+    assert!(pops());
+    switch(true);
+    eventually("the other broker pauses pops", || (!pops()).then_some(()));
+    switch(false);
+    eventually("the other broker resumes", || pops().then_some(()));
+}

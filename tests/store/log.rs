@@ -1,0 +1,171 @@
+//! The commit log: what one broker committed, another one reads. Source: architecture 13, rules 8 to 11.
+
+use crate::support::*;
+use queen::store::log::{self, News, Positions};
+use queen::store::{self, Client};
+use queen_shards::command::Start;
+use queen_shards::effect::{Contact, CursorOutcome, LaneOutcome, LeaseMust, StoreError};
+use queen_shards::ids::{GroupId, PartitionId};
+
+const A: u128 = 1;
+const B: u128 = 2;
+/// Slots of a ring.
+const SLOTS: i64 = 256;
+
+/// What broker B reads after `positions`, which move along.
+async fn news(client: &Client, positions: &mut Option<Positions>) -> News {
+    let mut news = log::read(client, B, positions.as_ref()).await.unwrap();
+    *positions = Some(std::mem::take(&mut news.positions));
+    news
+}
+
+/// Pushes a message to one lane and says so in the log.
+async fn push(db: &Db, id: PartitionId, expect: i64, line: Line) -> Result<LaneOutcome, StoreError> {
+    let outcome = store::append(&db.client, &one_segment(id, expect, 1), 1, line).await?;
+    Ok(outcome.lanes[0])
+}
+
+fn grown(news: &News) -> Vec<(i64, i64)> {
+    let mut grown: Vec<(i64, i64)> = news.lanes.iter().map(|lane| (lane.partition.0, lane.last_offset.0)).collect();
+    grown.sort();
+    grown
+}
+
+#[test]
+fn a_reader_with_a_position_per_writer_misses_nothing() {
+    on_store(async |db| {
+        let ids = [db.provision("q", &["a"]).await[0].partition, db.provision("q", &["b"]).await[0].partition];
+        log::join(&db.client, A).await.unwrap();
+        assert_eq!(log::join(&db.client, B).await.unwrap(), 1, "one other");
+        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        push(&db, ids[0], -1, Line { writer, seq: 1 }).await.unwrap();
+        let mut at = None;
+        let first = news(&db.client, &mut at).await;
+        assert!(first.is_empty() && first.others == 1, "it begins here: {first:?}");
+        assert!(news(&db.client, &mut at).await.is_empty());
+
+        push(&db, ids[0], 0, Line { writer, seq: 2 }).await.unwrap();
+        push(&db, ids[0], 1, Line { writer, seq: 3 }).await.unwrap();
+        // A writer that the reader has not met.
+        let other = log::add_writer(&db.client, A, 0).await.unwrap();
+        push(&db, ids[1], -1, Line { writer: other, seq: 1 }).await.unwrap();
+        let read = news(&db.client, &mut at).await;
+        let mut want = vec![(ids[0].0, 2), (ids[1].0, 0)];
+        want.sort();
+        assert_eq!(grown(&read), want, "each once, as it is now");
+        let lane = read.lanes.iter().find(|lane| lane.partition == ids[0]).unwrap();
+        assert_eq!((&*lane.key.queue, &*lane.key.partition), ("q", "a"));
+        assert!(!read.lost);
+
+        // A full ring is read whole, one more commit is one too many.
+        for seq in 4..4 + SLOTS {
+            push(&db, ids[0], seq - 2, Line { writer, seq }).await.unwrap();
+        }
+        let read = news(&db.client, &mut at).await;
+        assert!(!read.lost && grown(&read) == [(ids[0].0, SLOTS + 2)], "{read:?}");
+        for seq in 4 + SLOTS..5 + 2 * SLOTS {
+            push(&db, ids[0], seq - 2, Line { writer, seq }).await.unwrap();
+        }
+        assert!(news(&db.client, &mut at).await.lost);
+        assert!(news(&db.client, &mut at).await.is_empty(), "and it goes on from there");
+        // Its own commits are no news to a broker.
+        assert!(log::read(&db.client, A, Some(&Positions::new())).await.unwrap().lanes.is_empty());
+    });
+}
+
+#[test]
+fn cursors_that_are_free_again_are_told() {
+    on_store(async |db| {
+        let id = db.provision("q", &["p"]).await[0].partition;
+        db.push(id, -1, 4).await;
+        let g: GroupId = db.open("q", "g", Contact::Pinned).await.unwrap().group;
+        let version = db.seed(g, Start::All, &[id]).await[0].unwrap().row.version;
+        log::join(&db.client, A).await.unwrap();
+        log::join(&db.client, B).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        let mut at = None;
+        news(&db.client, &mut at).await;
+        let step = async |version, lease, to, seq| {
+            let moves = [cursor_move(id, g, version, lease, to)];
+            match store::move_cursors(&db.client, &moves, Line { writer, seq }).await.unwrap().moves[0] {
+                CursorOutcome::Moved { version, .. } => version,
+                ref other => panic!("{other:?}"),
+            }
+        };
+        let version = step(version, LeaseMust::Over, lease_to(-1, 7, 60, 1), 1).await;
+        assert!(news(&db.client, &mut at).await.is_empty(), "a claim frees nothing");
+        let version = step(version, LeaseMust::Live, to(1), 2).await;
+        let read = news(&db.client, &mut at).await;
+        assert_eq!(read.freed, [(id, g, true)], "two are left");
+        assert_eq!(grown(&read), [(id.0, 3)], "with the partition");
+        let version = step(version, LeaseMust::Over, lease_to(1, 8, 60, 3), 3).await;
+        step(version, LeaseMust::Live, to(3), 4).await;
+        let read = news(&db.client, &mut at).await;
+        assert_eq!((&read.freed[..], read.lanes.len()), (&[(id, g, false)][..], 0), "nothing is left");
+    });
+}
+
+#[test]
+fn a_commit_whose_line_is_taken_or_whose_writer_is_gone_is_rolled_back() {
+    on_store(async |db| {
+        let id = db.provision("q", &["p"]).await[0].partition;
+        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        push(&db, id, -1, Line { writer, seq: 1 }).await.unwrap();
+        let again = push(&db, id, 0, Line { writer, seq: 1 }).await;
+        assert!(matches!(again, Err(StoreError::Unavailable(_))), "{again:?}");
+        let nobody = push(&db, id, 0, Line { writer: writer + 1000, seq: 1 }).await;
+        assert!(matches!(nobody, Err(StoreError::Unavailable(_))), "{nobody:?}");
+        // A line that was rolled back is used again: no gap.
+        let mut at = None;
+        news(&db.client, &mut at).await;
+        push(&db, id, 0, Line { writer, seq: 2 }).await.unwrap();
+        assert_eq!(grown(&news(&db.client, &mut at).await), [(id.0, 1)]);
+    });
+}
+
+#[test]
+fn changes_of_queues_are_told_with_the_change() {
+    on_store(async |db| {
+        let tenant = queen_shards::ids::TenantId::DEFAULT;
+        log::join(&db.client, B).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        let mut at = None;
+        news(&db.client, &mut at).await;
+        let call = |args| queen::state::StateCall { function: queen::state::StateFn::Configure, tenant, args };
+        let good = call(serde_json::json!({"queue": "q", "options": {}}));
+        store::changing_state(&db.client, &good, writer).await.unwrap();
+        assert_eq!(news(&db.client, &mut at).await.changed, [(tenant, "q".into())]);
+        let bad = call(serde_json::json!({"queue": "q", "options": {"leaseTime": "no number"}}));
+        store::changing_state(&db.client, &bad, writer).await.unwrap_err();
+        assert!(news(&db.client, &mut at).await.is_empty(), "rolled back with the change");
+        store::changing_state(&db.client, &good, writer).await.unwrap();
+        assert_eq!(news(&db.client, &mut at).await.changed.len(), 1);
+        store::changing_state(&db.client, &good, writer + 1000).await.unwrap_err();
+    });
+}
+
+#[test]
+fn a_broker_that_ends_takes_its_writers_with_it() {
+    on_store(async |db| {
+        let id = db.provision("q", &["p"]).await[0].partition;
+        log::join(&db.client, A).await.unwrap();
+        log::join(&db.client, B).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        let mut at = None;
+        news(&db.client, &mut at).await;
+        push(&db, id, -1, Line { writer, seq: 1 }).await.unwrap();
+        log::keep(&db.client, A, true).await.unwrap();
+        let read = news(&db.client, &mut at).await;
+        assert_eq!((read.others, grown(&read)), (0, vec![(id.0, 0)]), "its last words are read");
+        db.client
+            .batch_execute("update queen.writers set retired_at = retired_at - interval '2 minutes'")
+            .await
+            .unwrap();
+        log::keep(&db.client, B, false).await.unwrap();
+        assert!(!news(&db.client, &mut at).await.positions.contains_key(&writer));
+        let late = push(&db, id, 0, Line { writer, seq: 2 }).await;
+        assert!(matches!(late, Err(StoreError::Unavailable(_))), "a late commit of it fails: {late:?}");
+        let rows = db.client.query_typed("select count(*) from queen.commits", &[]).await.unwrap();
+        assert_eq!(rows[0].get::<_, i64>(0), 0);
+    });
+}
