@@ -7,6 +7,7 @@
 mod harness;
 
 mod ambiguous;
+mod drain;
 mod maintenance;
 mod outage;
 mod probes;

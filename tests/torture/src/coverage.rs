@@ -31,8 +31,7 @@ pub const ALWAYS: [&str; 15] = [
 pub const FAULTED: [&str; 2] = ["outcomes unknown", "clients that left a poll"];
 
 /// Only where the spool is met: the database is away for a while.
-pub const SPOOLED: [&str; 3] =
-    ["items buffered", "buffered messages stored once", "buffered-to-queued changes in a partition"];
+pub const SPOOLED: [&str; 2] = ["items buffered", "buffered-to-queued changes in a partition"];
 
 /// Only with two brokers.
 pub const TWO_BROKERS: [&str; 1] = ["deliveries through the other broker"];
