@@ -18,9 +18,10 @@ use crate::poller::{Poller, Ready, Ticker};
 use crate::postgres::{Session, StoreCounts};
 use crate::process::{Snapshot, glance, snapshot};
 use crate::request::{self, AckWriter, Pushes};
-use crate::scenario::{AckMode, Form, Kind, Scenario};
+use crate::scenario::{AckMode, Form, GroupsFrom, Kind, Scenario};
 use crate::series::{Sample, Series};
 use crate::tally::{FAILURES_MAX, Tally};
+use crate::target::Target;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -33,6 +34,8 @@ const READ_BYTES: usize = 256 << 10;
 const DRAIN: Duration = Duration::from_secs(30);
 /// A pop may answer so much before its time-out: the broker's timers need not be finer.
 const EARLY: u64 = 5_000_000;
+/// A registration gives every partition a cursor: of millions that takes its time.
+const REGISTER_MAX: Duration = Duration::from_secs(600);
 /// How often the observer hears of a run.
 const PROGRESS_NS: u64 = 1_000_000_000;
 const NS: f64 = 1e9;
@@ -155,6 +158,9 @@ struct Load<'a> {
 /// Runs the scenario once. Err: it could not start, or the client's own system calls fail.
 pub fn run(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<Measured, String> {
     let filled = if plan.scenario.fill > 0 { fill(plan, observe)? } else { (0, 0) };
+    if plan.scenario.groups_from == GroupsFrom::New {
+        register_groups(plan)?;
+    }
     let snapshot = plan.scenario.old_snapshot.then(|| hold_snapshot(plan)).transpose()?;
     let mut load = Load::new(plan)?;
     load.filled = filled;
@@ -191,6 +197,23 @@ fn fill(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<(u64, u64), St
     }
 }
 
+/// Makes the groups known before the first message that they are to get.
+fn register_groups(plan: &Plan) -> Result<(), String> {
+    let target = Target { address: plan.address, host: plan.host.to_owned() };
+    for n in 0..plan.scenario.groups {
+        let request = request::register(plan.host, plan.queue, &group_name(n));
+        match target.send_within(&request, REGISTER_MAX)? {
+            (204, _) => {}
+            (status, body) => return Err(format!("registering a group: {status} {body}")),
+        }
+    }
+    Ok(())
+}
+
+fn group_name(n: u32) -> String {
+    format!("g{n}")
+}
+
 /// A session that keeps what dies from now on from being cleaned away.
 fn hold_snapshot(plan: &Plan) -> Result<Session, String> {
     let postgres = plan.postgres.ok_or("an old snapshot needs the broker's PostgreSQL: --postgres says where")?;
@@ -206,7 +229,7 @@ impl<'a> Load<'a> {
         let payload = Payload::new(s.payload as usize);
         let groups: Vec<Option<String>> = match s.groups {
             0 => vec![None],
-            groups => (0..groups).map(|n| Some(format!("g{n}"))).collect(),
+            groups => (0..groups).map(|n| Some(group_name(n))).collect(),
         };
         let mut load = Load {
             plan,
@@ -390,7 +413,15 @@ impl<'a> Load<'a> {
 
     /// Deliveries that a queue drained to the end has made.
     fn owed(&self) -> u64 {
-        (self.pushed + self.filled.0) * self.plan.scenario.deliveries().max(1)
+        (self.pushed + self.waiting().0) * self.plan.scenario.deliveries().max(1)
+    }
+
+    /// What of the fill the consumers are to get, and the sum of its ids.
+    fn waiting(&self) -> (u64, u64) {
+        match self.plan.scenario.groups_from {
+            GroupsFrom::All => self.filled,
+            GroupsFrom::New => (0, 0),
+        }
     }
 
     /// Messages pushed by the clients and not yet popped by a group, on average.
@@ -749,7 +780,7 @@ impl<'a> Load<'a> {
             return;
         }
         let (owed, popped) = (self.owed(), self.popped);
-        let sum = self.sent_sum.wrapping_add(self.filled.1).wrapping_mul(s.deliveries());
+        let sum = self.sent_sum.wrapping_add(self.waiting().1).wrapping_mul(s.deliveries());
         if popped < owed {
             self.tally
                 .fail(format!("{} of {owed} messages were not delivered {seconds} s after the window", owed - popped));

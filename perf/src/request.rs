@@ -152,7 +152,7 @@ impl PushTemplate {
     }
 }
 
-/// A wildcard pop that waits; of a group it subscribes to everything there is. Source: data plane 4.1, 4.4.
+/// A wildcard pop that waits; of a group that is not registered yet it subscribes to everything there is. Source: data plane 4.1, 4.4.
 pub fn pop(host: &str, queue: &str, scenario: &Scenario, group: Option<&str>, wait_ms: u64) -> Vec<u8> {
     let Scenario { pop_batch, pop_partitions, .. } = scenario;
     let frames = if scenario.framed { "&frames=true" } else { "" };
@@ -161,6 +161,11 @@ pub fn pop(host: &str, queue: &str, scenario: &Scenario, group: Option<&str>, wa
         "/api/v1/pop/queue/{queue}?batch={pop_batch}&partitions={pop_partitions}&wait=true&timeout={wait_ms}{frames}{group}"
     );
     head("GET", &path, host, None)
+}
+
+/// A pop that registers a group, which gets what comes from now on, and gets nothing itself. Source: data plane 4.4.
+pub fn register(host: &str, queue: &str, group: &str) -> Vec<u8> {
+    plain("GET", &format!("/api/v1/pop/queue/{queue}?consumerGroup={group}&subscriptionMode=new"), host)
 }
 
 /// Creates the queue with options. Source: data plane 8.1.

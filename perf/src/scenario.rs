@@ -41,6 +41,16 @@ pub enum AckMode {
     All,
 }
 
+/// What a consumer group gets.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GroupsFrom {
+    /// Everything, what was filled in as well.
+    All,
+    /// What is pushed once the group is registered, which is after the fill.
+    New,
+}
+
 /// One scenario. Every field has a default, the canonical workload's; unknown fields are refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -66,6 +76,7 @@ pub struct Scenario {
     pub fill: u64,
     /// Consumer groups, each of which gets every message; consumers are dealt to them in turn. 0: queue mode.
     pub groups: u32,
+    pub groups_from: GroupsFrom,
     /// Options of the queue, set before the first message.
     pub options: Map<String, Value>,
     /// A session elsewhere holds a snapshot from before the warm-up to the end of the window.
@@ -117,6 +128,7 @@ impl Default for Scenario {
             push_partitions: 1,
             fill: 0,
             groups: 0,
+            groups_from: GroupsFrom::All,
             options: Map::new(),
             old_snapshot: false,
             payload: 256,
@@ -245,6 +257,9 @@ impl Scenario {
             return Err(format!("{}: seconds must be 0.1 to 86400, warmup 0 to 86400", self.name));
         }
         let needs = |what: &str| Err(format!("{}: this kind needs {what}", self.name));
+        if self.groups_from == GroupsFrom::New && self.groups == 0 {
+            return needs("groups, which are to get what is new");
+        }
         if self.form == Form::Packed && self.push_partitions > 1 {
             return Err(format!("{}: a packed push goes to one partition", self.name));
         }

@@ -4,7 +4,7 @@ use crate::args::{self, Action};
 use crate::load::{self, Measured, Plan};
 use crate::paired::{self, Sides};
 use crate::runner::Subject;
-use crate::scenario::{AckMode, Kind, Scenario};
+use crate::scenario::{AckMode, GroupsFrom, Kind, Scenario};
 use crate::side::Recipe;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
@@ -183,8 +183,16 @@ impl Broker {
         };
         let parameter = |name: &str| text(name).parse::<usize>().unwrap_or_else(|_| panic!("{name} in {path}"));
         let group = text("consumerGroup");
-        assert!(group.is_empty() || text("subscriptionMode") == "all");
-        assert!(path.contains("wait=true"));
+        let mode = text("subscriptionMode");
+        if mode == "new" {
+            for partition in self.state.lock().unwrap().partitions.values_mut() {
+                let committed = partition.messages.len();
+                partition.cursors.entry(group.to_owned()).or_insert(Cursor { committed, leased: false });
+            }
+            return (204, String::new());
+        }
+        assert!(group.is_empty() || mode == "all");
+        assert!(path.contains("wait=true") || path.contains("subscriptionMode=new"));
         let (batch, partitions) = (parameter("batch"), parameter("partitions"));
         let until = Instant::now() + Duration::from_millis(parameter("timeout") as u64);
         let mut state = self.state.lock().unwrap();
@@ -348,6 +356,18 @@ fn every_group_gets_every_message_also_of_the_fill() {
     let stored: usize = state.partitions.values().map(|partition| partition.messages.len()).sum();
     assert!(stored as u64 > 210 + measured.tally.pushed / 2 && state.partitions.len() == 7);
     assert!(state.partitions.values().all(|partition| partition.cursors.len() == 3 && partition.is_done()));
+}
+
+#[test]
+fn groups_of_what_is_new_do_not_get_the_fill() {
+    let scenario =
+        Scenario { groups: 2, groups_from: GroupsFrom::New, fill: 700, pop_batch: 25, ..scenario(Kind::PushPop) };
+    let (measured, broker) = play(&scenario, Fault::None);
+    check_valid(&measured, &broker);
+    assert_eq!(measured.left, 0);
+    let state = broker.state.lock().unwrap();
+    let stored: u64 = state.partitions.values().map(|partition| partition.messages.len() as u64).sum();
+    assert!(stored > 700 && measured.tally.popped <= 2 * (stored - 700));
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+const TIMEOUT: Duration = Duration::from_secs(30);
+
 pub struct Target {
     pub address: SocketAddr,
     /// `host:port`, for the Host header and for people.
@@ -36,11 +38,15 @@ impl Target {
 
     /// The same of a request that is rendered already.
     pub fn send(&self, request: &[u8]) -> Result<(u16, String), String> {
-        const TIMEOUT: Duration = Duration::from_secs(30);
+        self.send_within(request, TIMEOUT)
+    }
+
+    /// The same of one whose answer may take longer.
+    pub fn send_within(&self, request: &[u8], limit: Duration) -> Result<(u16, String), String> {
         const BODY_SHOWN: usize = 2000;
         let exchange = || -> std::io::Result<Vec<u8>> {
             let mut stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
-            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_read_timeout(Some(limit))?;
             stream.write_all(request)?;
             let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
             while let Framed::Need(_) = answer::frame(&bytes) {
