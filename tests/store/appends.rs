@@ -1,7 +1,6 @@
 //! What a fused push commit does to its lanes.
 
 use crate::support::*;
-use queen::store;
 use queen_shards::command::Codec;
 use queen_shards::effect::{Append, AppendLane, Call, LaneOutcome, Reply, StoreError};
 use queen_shards::ids::{Offset, PartitionId, Stamp};

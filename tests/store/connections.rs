@@ -1,7 +1,7 @@
 //! A connection breaks, is given up, and comes back.
 
 use crate::support::*;
-use queen::store::{self, Conn, Target};
+use queen::store::{Conn, Target};
 use queen_shards::effect::StoreError;
 use std::rc::Rc;
 use std::time::{Duration, Instant};

@@ -1,7 +1,6 @@
 //! Scans of a queue, and reads of keys and records.
 
 use crate::support::*;
-use queen::store;
 use queen_shards::command::{Record, Start};
 use queen_shards::effect::{Call, Contact, KeysRow, LeaseMust, Reply, ScanRow};
 use queen_shards::ids::{Offset, PartitionId, Stamp};
