@@ -24,7 +24,7 @@ mod tls;
 pub use bundle::bundle;
 pub use cold::{call, changing_state, purge_dead, state};
 pub use connect::{Conn, Target};
-pub use hot::{append, move_cursors};
+pub use hot::{append, move_cursors, settle_append};
 pub use log::Line;
 pub use migrate::{BootError, StoreFacts, boot};
 pub use runs::{purge_runs, store_run};
