@@ -4,7 +4,7 @@
 --        Of its own writers only those are read that it found retired when it began: a commit of the process before may be late.
 -- Out    kind 0: n1 other brokers. kind 1, a row per writer: n1 writer, n2 where the caller stands now, n3 1 if commits were overwritten unread.
 --        kind 2: a partition that may have grown, or with a cursor that may be free: n1 number, n2 last_offset, n3 log_start, at last_created_at.
---        kind 3: n1 partition, n2 group, whose cursor is free; n3 1 if it has something left. kind 4: a queue to read anew; without a name, all of them.
+--        kind 3: n1 partition, n2 group, whose lease ended; n3 1 if it is free now and has something left. kind 4: a queue to read anew; without a name, all of them.
 --        asked_at: PostgreSQL's clock.
 -- Locks  none. The brokers are counted first: what one that is gone by then wrote, is read.
 -- Caller src/store/log.rs, read. Source: architecture 13, rules 8, 10, 11.
@@ -62,11 +62,11 @@ begin
         cross join generate_series(1, cardinality(n.freed), 2) as i (n)
     ),
     free as materialized (
-        select f.partition_id, f.group_id, c.committed < p.last_offset as has_more
+        select f.partition_id, f.group_id,
+            (c.lease_id is null or c.lease_expires_at <= clock_timestamp()) and c.committed < p.last_offset as has_more
         from freed as f
         join queen.cursors as c on c.partition_id = f.partition_id and c.group_id = f.group_id
         join queen.partitions as p on p.id = f.partition_id
-        where c.lease_id is null or c.lease_expires_at <= clock_timestamp()
     ),
     grown as materialized (
         select distinct l.id

@@ -90,8 +90,8 @@ impl Shard {
         at
     }
 
-    /// Another broker ended the lease of a cursor; `left`: and completed less than there is. Without this the lane would be
-    /// thought leased even when it grows later.
+    /// Another broker ended the lease of a cursor; `left`: and completed less than there is, and nobody has it now. Without this
+    /// the lane would be thought leased when it grows later, or when another lease ended sooner.
     fn cursor_freed(&mut self, partition: PartitionId, id: GroupId, left: bool) {
         let Some(at) = self.lanes.by_number(partition) else { return };
         let groups = &self.queues.slab[self.lanes[at].queue].groups;

@@ -6,13 +6,13 @@
 //! anything about an outcome: the engine does.
 
 use super::{Answer, Connections, Core};
-use crate::limits::SILENT_STORE_MAX;
+use crate::limits::{SETTLE_MAX, SILENT_STORE_MAX};
 use crate::mail::{Mail, now};
 use crate::rt;
-use crate::store::{self, Conn};
+use crate::store::{self, Client, Conn};
 use crate::telemetry::metrics::Op;
 use queen_shards::command::{Command, Event};
-use queen_shards::effect::{Call, Effect, Reply, StoreError};
+use queen_shards::effect::{Append, AppendOutcome, Call, Effect, Reply, StoreError};
 use queen_shards::ids::PartitionId;
 use queen_shards::planted::{Bug, is};
 use queen_shards::sealed::Slice;
@@ -40,18 +40,7 @@ impl Core {
                         core.enter(Event::Appended { commit, result: Ok(crate::planted::believed(&append)) });
                     }
                     let began = now();
-                    let level = core.config.zstd_level;
-                    let limit = core.config.push_commit_timeout;
-                    let result = core
-                        .with_conn(
-                            |c| &c.append,
-                            limit,
-                            async |client| {
-                                let line = core.writers.append.line(client).await?;
-                                store::append(client, &append, level, line).await
-                            },
-                        )
-                        .await;
+                    let result = core.append(&append).await;
                     core.writers.append.settled(&result);
                     let items = append.lanes.iter().map(|lane| lane.count as u64).sum();
                     core.metrics.shard(core.index).batch(Op::Push, items, now().since(began));
@@ -125,6 +114,25 @@ impl Core {
                     core.enter(Event::Returned { call, result });
                 });
             }
+        }
+    }
+
+    /// A push commit; where its answer is lost, the log is asked what became of it. Source: architecture 13, rule 9.
+    async fn append(&self, append: &Append) -> Result<AppendOutcome, StoreError> {
+        let level = self.config.zstd_level;
+        let mut sent = None;
+        let write = async |client: &Client| {
+            let line = self.writers.append.line(client).await?;
+            sent = Some(line);
+            store::append(client, append, level, line).await
+        };
+        let result = self.with_conn(|c| &c.append, self.config.push_commit_timeout, write).await;
+        let (Err(StoreError::Unknown(why)), Some(line)) = (&result, sent) else { return result };
+        let ask = async |client: &Client| store::settle_append(client, append, level, line).await;
+        match self.with_conn(|c| &c.append, SETTLE_MAX, ask).await {
+            Ok(Some(outcome)) => Ok(outcome),
+            Ok(None) => Err(StoreError::Unavailable(format!("not written: {why}"))),
+            Err(_) => result,
         }
     }
 

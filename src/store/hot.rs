@@ -9,8 +9,8 @@ use crate::store::rows::Columns;
 use bytes::Bytes;
 use queen_shards::command::Codec;
 use queen_shards::effect::{
-    Append, AppendOutcome, CursorMove, CursorOutcome, CursorTo, DeadLetter, LaneOutcome, LeaseMust, LeaseTo,
-    MoveOutcome, StoreError,
+    Append, AppendOutcome, AppendSegment, CursorMove, CursorOutcome, CursorTo, DeadLetter, LaneOutcome, LeaseMust,
+    LeaseTo, MoveOutcome, StoreError,
 };
 use queen_shards::ids::Stamp;
 
@@ -28,13 +28,7 @@ const APPEND: &str = "select * from queen.append(\
 /// Source: data plane 3.4; architecture 4.
 pub async fn append(client: &Client, append: &Append, level: i32, line: Line) -> Result<AppendOutcome, StoreError> {
     let (lanes, segments) = (&append.lanes, &append.segments);
-    let mut stored: Vec<(Codec, Bytes)> = segments
-        .iter()
-        .map(|s| match &s.packed {
-            Some(packed) => (Codec::Zstd, packed.clone()),
-            None => pack(&s.frames, level),
-        })
-        .collect();
+    let mut stored = stored_forms(append, level);
     let (l, s) = (lanes.len(), segments.len());
     let spans = Spans::of(append, &stored)?;
     if append.wait && l == 1 {
@@ -90,6 +84,76 @@ pub async fn append(client: &Client, append: &Append, level: i32, line: Line) ->
         }
     }
     Ok(AppendOutcome { now, lanes: outcomes, stored })
+}
+
+/// How each segment is stored.
+fn stored_forms(append: &Append, level: i32) -> Vec<(Codec, Bytes)> {
+    let stored = |segment: &AppendSegment| match &segment.packed {
+        Some(packed) => (Codec::Zstd, packed.clone()),
+        None => pack(&segment.frames, level),
+    };
+    append.segments.iter().map(stored).collect()
+}
+
+const SETTLE_APPEND: &str = "select * from queen.settle_append($1, $2, $3, $4)";
+
+/// What became of a push commit that was sent with `line` and not answered. `None`: it was not written, and will not be
+/// if it is still on its way. An error says nothing about it.
+///
+/// Source: architecture 13, rule 9.
+pub async fn settle_append(
+    client: &Client,
+    append: &Append,
+    level: i32,
+    line: Line,
+) -> Result<Option<AppendOutcome>, StoreError> {
+    let lanes = &append.lanes;
+    let l = lanes.len();
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        SETTLE_APPEND,
+        &[
+            param(&One::of(line.writer)),
+            param(&One::of(line.seq)),
+            param(&column(l, |i| lanes[i].partition.0)),
+            param(&column(l, |i| lanes[i].expect.0)),
+        ],
+    )
+    .await?;
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let mut now = Stamp(0);
+    let mut outcomes = Places::new(l);
+    for row in &rows {
+        let mut columns = Columns::of(row);
+        let (ord, state): (i64, i32) = (columns.get()?, columns.get()?);
+        let (base, last) = (columns.offset()?, columns.offset()?);
+        let created_at = columns.stamp_opt()?;
+        now = columns.stamp()?;
+        let expect = usize::try_from(ord - 1).ok().and_then(|at| lanes.get(at)).map(|lane| lane.expect);
+        outcomes.put(ord, || {
+            Ok(match (state, created_at) {
+                (0, Some(created_at)) if expect == Some(base.plus(-1)) => LaneOutcome::Appended { created_at },
+                (0, Some(created_at)) => LaneOutcome::Behind { base, created_at },
+                (1, _) => LaneOutcome::Moved { last },
+                _ => LaneOutcome::Gone,
+            })
+        })?;
+    }
+    let outcomes = outcomes.all()?;
+    let mut stored = stored_forms(append, level);
+    for (segment, stored) in append.segments.iter().zip(&mut stored) {
+        if !is_written(&outcomes[segment.lane as usize]) {
+            stored.1 = Bytes::new();
+        }
+    }
+    Ok(Some(AppendOutcome { now, lanes: outcomes, stored }))
+}
+
+fn is_written(outcome: &LaneOutcome) -> bool {
+    matches!(outcome, LaneOutcome::Appended { .. } | LaneOutcome::Behind { .. })
 }
 
 /// Awaits a commit; a torture build stops for a moment once it is on its way.
@@ -161,7 +225,7 @@ async fn append_waiting(
         (2, _) => LaneOutcome::Busy,
         _ => LaneOutcome::Gone,
     };
-    if !matches!(outcome, LaneOutcome::Appended { .. } | LaneOutcome::Behind { .. }) {
+    if !is_written(&outcome) {
         stored.iter_mut().for_each(|(_, body)| body.clear());
     }
     Ok(AppendOutcome { now, lanes: vec![outcome], stored })

@@ -46,7 +46,7 @@ pub struct News {
     pub lost: bool,
     /// Partitions that may have grown, or that have a cursor of `freed` with something left, as they are now.
     pub lanes: Vec<LogLane>,
-    /// Cursors that are free, and whether they have something left.
+    /// Cursors whose lease ended, and whether they are free now and have something left.
     pub freed: Vec<(PartitionId, GroupId, bool)>,
     /// Queues to read anew.
     pub changed: Vec<(TenantId, Arc<str>)>,

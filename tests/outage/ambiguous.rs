@@ -43,6 +43,23 @@ fn lost_answers_store_once() {
     assert!(again > Some(0.0), "not valid: no commit had been applied before its answer was lost");
 }
 
+/// One answer is lost and the store is there: the commit log says what became of the commit, and the push is answered as
+/// it would have been.
+#[test]
+fn an_answer_that_was_lost_is_asked_for_and_the_push_is_queued() {
+    let postgres = Postgres::start(&[]);
+    let proxy = Proxy::to(postgres.port);
+    let broker = setup(&postgres, &proxy).start();
+    let mut producer = Producer::new(&broker, "orders", "p");
+    producer.push_until("queued");
+    for _ in 0..40 {
+        proxy.set(Mode::CutOnce);
+        assert_eq!(producer.push(), "queued");
+    }
+    assert!(proxy.cut.load(std::sync::atomic::Ordering::Relaxed) >= 20, "not valid: too few answers were lost");
+    check_order(&producer, &stored(&broker, "orders"));
+}
+
 /// The wire goes black: noticed within 10 s, no push waits longer than for its commit.
 #[test]
 fn a_black_hole_is_noticed() {

@@ -15,6 +15,8 @@ pub enum Mode {
     Black = 2,
     /// New connections are closed at once, old ones cut.
     Refuse = 3,
+    /// As [`Mode::CutAnswers`], for one answer: then all pass again.
+    CutOnce = 4,
 }
 
 pub struct Proxy {
@@ -87,6 +89,11 @@ fn pump(mut from: TcpStream, mut to: TcpStream, answers: bool, mode: &AtomicU8, 
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 if answers && mode.load(Relaxed) == Mode::CutAnswers as u8 {
+                    cut.fetch_add(1, Relaxed);
+                    break;
+                }
+                let (once, pass) = (Mode::CutOnce as u8, Mode::Pass as u8);
+                if answers && mode.compare_exchange(once, pass, Relaxed, Relaxed).is_ok() {
                     cut.fetch_add(1, Relaxed);
                     break;
                 }

@@ -169,3 +169,40 @@ fn a_broker_that_ends_takes_its_writers_with_it() {
         assert_eq!(rows[0].get::<_, i64>(0), 0);
     });
 }
+
+#[test]
+fn a_commit_without_an_answer_is_settled_once_and_for_all() {
+    on_store(async |db| {
+        let rows = db.provision("q", &["a", "b"]).await;
+        let mut ids: Vec<PartitionId> = rows.iter().map(|row| row.partition).collect();
+        ids.sort();
+        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        // Another writer moved one of the lanes.
+        db.push(ids[1], -1, 3).await;
+        let ask = one_each(&[(ids[0], -1), (ids[1], -1)], 2);
+        let line = Line { writer, seq: 1 };
+        let told = store::append(&db.client, &ask, 1, line).await.unwrap();
+        let again = store::settle_append(&db.client, &ask, 1, line).await.unwrap().expect("it was written");
+        assert_eq!(again.lanes, told.lanes);
+        assert_eq!(again.stored, told.stored);
+        // Others go on behind it: it is told as it was.
+        db.push(ids[0], 1, 1).await;
+        let again = store::settle_append(&db.client, &ask, 1, line).await.unwrap().expect("it was written");
+        assert_eq!(again.lanes[0], told.lanes[0]);
+
+        // One that is under way is waited for; one that comes after the question fails.
+        let slow = db.other().await;
+        slow.batch_execute("begin").await.unwrap();
+        let next = Line { writer, seq: 2 };
+        let ask = one_each(&[(ids[0], 2)], 1);
+        store::append(&slow, &ask, 1, next).await.unwrap();
+        let asked = store::settle_append(&db.client, &ask, 1, next).await;
+        assert!(asked.is_err(), "nobody knows yet: {asked:?}");
+        slow.batch_execute("rollback").await.unwrap();
+        assert!(store::settle_append(&db.client, &ask, 1, next).await.unwrap().is_none(), "it was rolled back");
+        let late = store::append(&slow, &ask, 1, next).await;
+        assert!(matches!(late, Err(StoreError::Unavailable(_))), "{late:?}");
+        let rows = db.client.query_typed("select count(*) from queen.segments", &[]).await.unwrap();
+        assert_eq!(rows[0].get::<_, i64>(0), 3);
+    });
+}

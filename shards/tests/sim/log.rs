@@ -62,12 +62,10 @@ impl Store {
             else {
                 continue;
             };
-            if !cursor.live(now) {
-                let left = cursor.committed < row.last_offset;
-                news.freed.push((partition, group, left));
-                if left {
-                    lanes.insert(partition);
-                }
+            let left = !cursor.live(now) && cursor.committed < row.last_offset;
+            news.freed.push((partition, group, left));
+            if left {
+                lanes.insert(partition);
             }
         }
         for id in lanes {
