@@ -49,7 +49,7 @@ pub enum Mail {
     /// From the control thread: what other brokers committed; see the engine's event.
     Log {
         lanes: Vec<LogLane>,
-        freed: Vec<(PartitionId, GroupId, bool)>,
+        freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
         changed: Vec<(TenantId, Arc<str>)>,
         lost: bool,
     },

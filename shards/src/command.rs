@@ -342,10 +342,11 @@ pub enum Event {
         all: bool,
     },
     /// What other brokers committed, as their log says: lanes of this shard that may have grown, as they are now; cursors
-    /// that are free again, and whether they have something left; queues that changed. `lost`: and further things that nobody knows.
+    /// whose lease ended, and from when they are free, now or at the end of a later lease, `None` where nothing is left;
+    /// queues that changed. `lost`: and further things that nobody knows.
     Log {
         lanes: Vec<LogLane>,
-        freed: Vec<(PartitionId, GroupId, bool)>,
+        freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
         changed: Vec<(TenantId, Arc<str>)>,
         lost: bool,
     },

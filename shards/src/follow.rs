@@ -20,7 +20,7 @@ impl Shard {
     pub(crate) fn hear_log(
         &mut self,
         lanes: Vec<LogLane>,
-        freed: Vec<(PartitionId, GroupId, bool)>,
+        freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
         changed: Vec<(TenantId, Arc<str>)>,
         lost: bool,
     ) {
@@ -28,8 +28,8 @@ impl Shard {
         for row in lanes {
             self.lane_grew(row);
         }
-        for (partition, group, left) in freed {
-            self.cursor_freed(partition, group, left);
+        for (partition, group, free_at) in freed {
+            self.cursor_freed(partition, group, free_at);
         }
         for (tenant, queue) in changed {
             self.absent.clear();
@@ -74,9 +74,11 @@ impl Shard {
         last_created_at: Stamp,
     ) -> Ref {
         let at = self.lane_entry(key);
+        // A lane is judged by its queue's options: without them its first push asks for both.
+        let options_known = self.queues.slab[self.lanes[at].queue].row.is_some();
         let lane = &mut self.lanes[at];
         if lane.id.0 == 0 {
-            if lane.state == LaneState::Unknown {
+            if lane.state == LaneState::Unknown && options_known {
                 lane.state = LaneState::Ready;
                 lane.verified = last_offset;
                 lane.last_created_at = last_created_at;
@@ -90,9 +92,10 @@ impl Shard {
         at
     }
 
-    /// Another broker ended the lease of a cursor; `left`: and completed less than there is, and nobody has it now. Without this
-    /// the lane would be thought leased when it grows later, or when another lease ended sooner.
-    fn cursor_freed(&mut self, partition: PartitionId, id: GroupId, left: bool) {
+    /// Another broker ended the lease of a cursor. `free_at`: it completed less than there is, which can be had then; another
+    /// lease may be live until that moment. Without this the lane would be thought leased when it grows later, or when
+    /// that other lease ended sooner.
+    fn cursor_freed(&mut self, partition: PartitionId, id: GroupId, free_at: Option<Stamp>) {
         let Some(at) = self.lanes.by_number(partition) else { return };
         let groups = &self.queues.slab[self.lanes[at].queue].groups;
         let Some(group) = groups.iter().copied().find(|&group| self.queues.groups[group].id == id) else { return };
@@ -103,8 +106,10 @@ impl Shard {
                 cursor.forget_row();
             }
         }
-        if left {
-            self.offer(at, group);
+        match free_at.map(|stamp| self.moment_of(stamp)) {
+            Some(moment) if self.now < moment => self.offer_at(at, group, moment),
+            Some(_) => self.offer(at, group),
+            None => {}
         }
     }
 

@@ -215,6 +215,11 @@ impl Shard {
         }
     }
 
+    /// When PostgreSQL's clock shows `stamp`, at the latest; this moment or before it where that has passed.
+    pub(crate) fn moment_of(&self, stamp: Stamp) -> Micros {
+        self.clock.map_or(self.now, |(read, at)| crate::command::until(stamp, read, at))
+    }
+
     pub(crate) fn arm(&mut self, at: Micros, timer: Timer) {
         self.timers.push(Reverse((at, timer)));
     }
@@ -263,13 +268,7 @@ impl Shard {
         let cursor = lane.cursor(group_ref);
         match standing(lane, cursor, &options, self.now, stamp, self.config.window_batch) {
             Standing::Nothing | Standing::Busy => {}
-            Standing::Until(at) => {
-                let cursor = lane.cursor_entry(group_ref);
-                if cursor.timer.is_none_or(|armed| at < armed) {
-                    cursor.timer = Some(at);
-                    self.arm(at, Timer::Offer { lane: lane_ref, group: group_ref });
-                }
-            }
+            Standing::Until(at) => self.offer_at(lane_ref, group_ref, at),
             Standing::Ready { .. } | Standing::Unread => {
                 let cursor = lane.cursor_entry(group_ref);
                 if !cursor.in_ready {
@@ -279,6 +278,15 @@ impl Shard {
                 self.wake_group(group_ref);
                 self.wake_pinned(lane_ref, group_ref);
             }
+        }
+    }
+
+    /// [`Shard::offer`] at a moment to come.
+    pub(crate) fn offer_at(&mut self, lane: Ref, group: Ref, at: Micros) {
+        let cursor = self.lanes[lane].cursor_entry(group);
+        if cursor.timer.is_none_or(|armed| at < armed) {
+            cursor.timer = Some(at);
+            self.arm(at, Timer::Offer { lane, group });
         }
     }
 

@@ -46,8 +46,8 @@ pub struct News {
     pub lost: bool,
     /// Partitions that may have grown, or that have a cursor of `freed` with something left, as they are now.
     pub lanes: Vec<LogLane>,
-    /// Cursors whose lease ended, and whether they are free now and have something left.
-    pub freed: Vec<(PartitionId, GroupId, bool)>,
+    /// Cursors whose lease ended, and from when they are free: now, or at the end of a later lease. `None`: nothing is left.
+    pub freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
     /// Queues to read anew.
     pub changed: Vec<(TenantId, Arc<str>)>,
 }
@@ -118,8 +118,8 @@ pub async fn read(client: &Client, broker: u128, from: Option<&Positions>) -> Re
                     last_created_at: at.unwrap_or_default(),
                 })
             }
-            (3, [Some(partition), Some(group), left], ..) => {
-                news.freed.push((PartitionId(partition), GroupId(group), left == Some(1)));
+            (3, [Some(partition), Some(group), _], ..) => {
+                news.freed.push((PartitionId(partition), GroupId(group), at));
             }
             (4, _, Some(tenant), Some(queue), _) => news.changed.push((tenant, queue.into())),
             (4, ..) => news.lost = true,

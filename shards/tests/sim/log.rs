@@ -10,7 +10,7 @@ use crate::store::{Planted, Store};
 use crate::world::{Due, World};
 use queen_shards::command::{Event, LogLane};
 use queen_shards::effect::{CursorMove, LeaseTo};
-use queen_shards::ids::{GroupId, PartitionId};
+use queen_shards::ids::{GroupId, PartitionId, Stamp};
 use queen_shards::place::{LaneKey, owner_of_partition};
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ pub struct Line {
 #[derive(Default)]
 pub struct News {
     lanes: Vec<LogLane>,
-    freed: Vec<(PartitionId, GroupId, bool)>,
+    freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
     lost: bool,
 }
 
@@ -46,7 +46,7 @@ impl Store {
     }
 
     /// What others committed from line `from` on, as it is now.
-    fn news(&self, rng: &mut Rng, now: queen_shards::ids::Stamp, reader: (usize, u64), from: usize) -> News {
+    fn news(&self, rng: &mut Rng, now: Stamp, reader: (usize, u64), from: usize) -> News {
         let first = from.max(self.lines.len().saturating_sub(RING));
         let mut news = News { lost: first > from, ..News::default() };
         let (mut lanes, mut freed) = (BTreeSet::new(), BTreeSet::new());
@@ -62,9 +62,10 @@ impl Store {
             else {
                 continue;
             };
-            let left = !cursor.live(now) && cursor.committed < row.last_offset;
-            news.freed.push((partition, group, left));
-            if left {
+            let live_until = if cursor.live(now) { cursor.expires } else { now };
+            let free_at = (cursor.committed < row.last_offset).then_some(live_until);
+            news.freed.push((partition, group, free_at));
+            if free_at.is_some() {
                 lanes.insert(partition);
             }
         }
