@@ -3,7 +3,7 @@
 use crate::spool::{Spool, ToSpool};
 use crate::state::{StateCall, StateReply};
 use crate::store::Target;
-use queen_shards::command::{Command, Drained, LogLane, Verdict};
+use queen_shards::command::{Command, Drained, Left, LogLane, Verdict};
 use queen_shards::ids::{GroupId, Micros, PartitionId, Slot, Stamp, TenantId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -49,7 +49,7 @@ pub enum Mail {
     /// From the control thread: what other brokers committed; see the engine's event.
     Log {
         lanes: Vec<LogLane>,
-        freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
+        freed: Vec<(PartitionId, GroupId, Left)>,
         changed: Vec<(TenantId, Arc<str>)>,
         lost: bool,
     },

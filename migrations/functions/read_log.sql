@@ -4,7 +4,7 @@
 --        Of its own writers only those are read that it found retired when it began: a commit of the process before may be late.
 -- Out    kind 0: n1 other brokers. kind 1, a row per writer: n1 writer, n2 where the caller stands now, n3 1 if commits were overwritten unread.
 --        kind 2: a partition that may have grown, or with a cursor that may be free: n1 number, n2 last_offset, n3 log_start, at last_created_at.
---        kind 3: n1 partition, n2 group, whose lease ended; at: from when it is free with something left, now or at the end of a later lease. kind 4: a queue to read anew; without a name, all of them.
+--        kind 3: n1 partition, n2 group, whose lease ended; n3 1 if it has something left; at: end of a lease granted since. kind 4: a queue to read anew; without a name, all of them.
 --        asked_at: PostgreSQL's clock.
 -- Locks  none. The brokers are counted first: what one that is gone by then wrote, is read.
 -- Caller src/store/log.rs, read. Source: architecture 13, rules 8, 10, 11.
@@ -63,7 +63,8 @@ begin
     ),
     free as materialized (
         select f.partition_id, f.group_id,
-            case when c.committed < p.last_offset then greatest(c.lease_expires_at, clock_timestamp()) end as free_at
+            c.committed < p.last_offset as has_more,
+            case when c.lease_expires_at > clock_timestamp() then c.lease_expires_at end as leased_until
         from freed as f
         join queen.cursors as c on c.partition_id = f.partition_id and c.group_id = f.group_id
         join queen.partitions as p on p.id = f.partition_id
@@ -73,7 +74,7 @@ begin
         from (
             select unnest(n.lanes) as id from news as n
             union all
-            select f.partition_id from free as f where f.free_at is not null
+            select f.partition_id from free as f where f.has_more
         ) as l
     )
     select 1::smallint, s.writer, coalesce(max(n.seq), s.seq), (coalesce(min(n.seq), 0) > s.seq + 1)::integer::bigint,
@@ -87,7 +88,7 @@ begin
     join queen.partitions as p on p.id = g.id
     join queen.queues as q on q.id = p.queue_id
     union all
-    select 3::smallint, f.partition_id, f.group_id, null, null, null, null, f.free_at, clock_timestamp()
+    select 3::smallint, f.partition_id, f.group_id, f.has_more::integer::bigint, null, null, null, f.leased_until, clock_timestamp()
     from free as f
     union all
     select distinct 4::smallint, null::bigint, null::bigint, null::bigint, n.tenant_id, n.queue, null::text, null::timestamptz,

@@ -342,14 +342,22 @@ pub enum Event {
         all: bool,
     },
     /// What other brokers committed, as their log says: lanes of this shard that may have grown, as they are now; cursors
-    /// whose lease ended, and from when they are free, now or at the end of a later lease, `None` where nothing is left;
-    /// queues that changed. `lost`: and further things that nobody knows.
+    /// whose lease ended, and what they have left; queues that changed. `lost`: and further things that nobody knows.
     Log {
         lanes: Vec<LogLane>,
-        freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
+        freed: Vec<(PartitionId, GroupId, Left)>,
         changed: Vec<(TenantId, Arc<str>)>,
         lost: bool,
     },
+}
+
+/// What a cursor has left whose lease another broker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Nothing,
+    Something,
+    /// Something, but another lease holds it until then, unless it is ended sooner.
+    Leased(Stamp),
 }
 
 /// A partition that another broker wrote.

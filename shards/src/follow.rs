@@ -6,7 +6,7 @@
 //! does no harm. Does not read anything: whoever is woken asks. Source: architecture 13, rules 8, 10, 11.
 
 use crate::calls::Pending;
-use crate::command::LogLane;
+use crate::command::{Left, LogLane};
 use crate::effect::Call;
 use crate::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
 use crate::lane::LaneState;
@@ -20,7 +20,7 @@ impl Shard {
     pub(crate) fn hear_log(
         &mut self,
         lanes: Vec<LogLane>,
-        freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
+        freed: Vec<(PartitionId, GroupId, Left)>,
         changed: Vec<(TenantId, Arc<str>)>,
         lost: bool,
     ) {
@@ -28,8 +28,8 @@ impl Shard {
         for row in lanes {
             self.lane_grew(row);
         }
-        for (partition, group, free_at) in freed {
-            self.cursor_freed(partition, group, free_at);
+        for (partition, group, left) in freed {
+            self.cursor_freed(partition, group, left);
         }
         for (tenant, queue) in changed {
             self.absent.clear();
@@ -92,10 +92,9 @@ impl Shard {
         at
     }
 
-    /// Another broker ended the lease of a cursor. `free_at`: it completed less than there is, which can be had then; another
-    /// lease may be live until that moment. Without this the lane would be thought leased when it grows later, or when
-    /// that other lease ended sooner.
-    fn cursor_freed(&mut self, partition: PartitionId, id: GroupId, free_at: Option<Stamp>) {
+    /// Another broker ended the lease of a cursor. Without this the lane would be thought leased when it grows later, or
+    /// when a lease that was granted since ends sooner, which nobody tells.
+    fn cursor_freed(&mut self, partition: PartitionId, id: GroupId, left: Left) {
         let Some(at) = self.lanes.by_number(partition) else { return };
         let groups = &self.queues.slab[self.lanes[at].queue].groups;
         let Some(group) = groups.iter().copied().find(|&group| self.queues.groups[group].id == id) else { return };
@@ -106,10 +105,10 @@ impl Shard {
                 cursor.forget_row();
             }
         }
-        match free_at.map(|stamp| self.moment_of(stamp)) {
-            Some(moment) if self.now < moment => self.offer_at(at, group, moment),
-            Some(_) => self.offer(at, group),
-            None => {}
+        match left {
+            Left::Nothing => {}
+            Left::Something => self.offer(at, group),
+            Left::Leased(end) => self.offer_at(at, group, self.moment_of(end)),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::store::client::{Client, run};
 use crate::store::failure::Nature;
 use crate::store::params::{One, column, param};
 use crate::store::rows::Columns;
-use queen_shards::command::LogLane;
+use queen_shards::command::{Left, LogLane};
 use queen_shards::effect::StoreError;
 use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
 use queen_shards::place::LaneKey;
@@ -46,8 +46,8 @@ pub struct News {
     pub lost: bool,
     /// Partitions that may have grown, or that have a cursor of `freed` with something left, as they are now.
     pub lanes: Vec<LogLane>,
-    /// Cursors whose lease ended, and from when they are free: now, or at the end of a later lease. `None`: nothing is left.
-    pub freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
+    /// Cursors whose lease ended, and what they have left.
+    pub freed: Vec<(PartitionId, GroupId, Left)>,
     /// Queues to read anew.
     pub changed: Vec<(TenantId, Arc<str>)>,
 }
@@ -118,8 +118,13 @@ pub async fn read(client: &Client, broker: u128, from: Option<&Positions>) -> Re
                     last_created_at: at.unwrap_or_default(),
                 })
             }
-            (3, [Some(partition), Some(group), _], ..) => {
-                news.freed.push((PartitionId(partition), GroupId(group), at));
+            (3, [Some(partition), Some(group), left], ..) => {
+                let left = match (left, at) {
+                    (Some(1), None) => Left::Something,
+                    (Some(1), Some(end)) => Left::Leased(end),
+                    _ => Left::Nothing,
+                };
+                news.freed.push((PartitionId(partition), GroupId(group), left));
             }
             (4, _, Some(tenant), Some(queue), _) => news.changed.push((tenant, queue.into())),
             (4, ..) => news.lost = true,

@@ -8,7 +8,7 @@ use crate::coverage::Thing;
 use crate::rng::Rng;
 use crate::store::{Planted, Store};
 use crate::world::{Due, World};
-use queen_shards::command::{Event, LogLane};
+use queen_shards::command::{Event, Left, LogLane};
 use queen_shards::effect::{CursorMove, LeaseTo};
 use queen_shards::ids::{GroupId, PartitionId, Stamp};
 use queen_shards::place::{LaneKey, owner_of_partition};
@@ -30,7 +30,7 @@ pub struct Line {
 #[derive(Default)]
 pub struct News {
     lanes: Vec<LogLane>,
-    freed: Vec<(PartitionId, GroupId, Option<Stamp>)>,
+    freed: Vec<(PartitionId, GroupId, Left)>,
     lost: bool,
 }
 
@@ -62,10 +62,13 @@ impl Store {
             else {
                 continue;
             };
-            let live_until = if cursor.live(now) { cursor.expires } else { now };
-            let free_at = (cursor.committed < row.last_offset).then_some(live_until);
-            news.freed.push((partition, group, free_at));
-            if free_at.is_some() {
+            let left = match cursor.committed < row.last_offset {
+                false => Left::Nothing,
+                true if cursor.live(now) => Left::Leased(cursor.expires),
+                true => Left::Something,
+            };
+            news.freed.push((partition, group, left));
+            if left != Left::Nothing {
                 lanes.insert(partition);
             }
         }
