@@ -23,6 +23,7 @@ use std::sync::Arc;
 pub(crate) enum Pending {
     Provision { lanes: Vec<Ref> },
     Reverify { lane: Ref },
+    MeetLane { lane: LaneKey },
     LearnLane { job: Ref, lane: Ref, ours: bool, told: (PartitionId, Offset) },
     PrepareLane { ticket: PrepareTicket },
     PrepareRows { lane: Ref, ticket: PrepareTicket, rows: Vec<RowId> },
@@ -99,6 +100,10 @@ impl Shard {
             Pending::Reverify { lane } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.reverified(lane, row);
+            }
+            Pending::MeetLane { lane } => {
+                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
+                self.lane_found(&lane, row);
             }
             Pending::LearnLane { job, lane, ours, told } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());

@@ -344,12 +344,28 @@ impl Shard {
     }
 
     fn heard_lane_changed(&mut self, key: &LaneKey) {
-        let Some(at) = self.lanes.find(key) else { return };
+        let Some(at) = self.lanes.find(key) else {
+            // Perhaps made by a commit without an answer: groups that have scanned their queue would not find it.
+            self.absent.remove(&key.hash());
+            return self.ask(Call::FindLane { lane: key.clone() }, Pending::MeetLane { lane: key.clone() });
+        };
         let lane = &mut self.lanes[at];
         if lane.state == LaneState::Ready {
             lane.state = LaneState::Asked;
             self.ask(Call::FindLane { lane: key.clone() }, Pending::Reverify { lane: at });
         }
+    }
+
+    /// What the store says of a partition that nothing is known of.
+    pub(crate) fn lane_found(&mut self, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
+        let Ok(Some(row)) = row else { return };
+        if self.lanes.find(key).is_some_and(|at| self.lanes[at].id.0 != 0) {
+            return;
+        }
+        let queue = self.queues.entry(key.tenant, &key.queue);
+        self.learn_queue(queue, row.queue);
+        let at = self.meet_lane(key, row.partition, row.last_offset, row.log_start, row.last_created_at);
+        self.offer_all(at);
     }
 
     fn heard_moved(
