@@ -1,5 +1,6 @@
 //! The store answers, and refuses: for a while, or for good.
 
+use super::proxy::{Mode, Proxy};
 use super::*;
 
 /// Read-only, out of connections: everything is buffered, nothing is set aside, all comes back by itself.
@@ -158,4 +159,37 @@ fn a_locked_row_holds_up_its_partition_only() {
     let stored = stored(&broker, "orders");
     check_order(&locked, &stored);
     check_order(&free, &stored);
+}
+
+/// A queue is encrypted, the broker does not know it yet, and the store is lost before it says so: what goes to the disk
+/// is an envelope, whether the loss was noticed or not.
+#[test]
+fn a_queue_that_nobody_could_ask_for_is_encrypted() {
+    const CANARY: &str = "canary-of-a-sealed-queue";
+    let postgres = Postgres::start(&[]);
+    let proxy = Proxy::to(postgres.port);
+    let broker = Setup::on(&postgres, "postgres")
+        .env("PG_PORT", &proxy.port.to_string())
+        .env("QUEEN_PUSH_COMMIT_TIMEOUT_MS", COMMIT_MS)
+        .env("QUEEN_ENCRYPTION_KEY", &"5a".repeat(32))
+        .start();
+    broker.configure("sealed", json!({"encryptionEnabled": true}));
+    for (n, mode) in [Mode::Black, Mode::Refuse].into_iter().enumerate() {
+        broker.restart();
+        proxy.set(mode);
+        let item = json!([{"queue": "sealed", "transactionId": n.to_string(), "payload": {"text": CANARY}}]);
+        assert_eq!(broker.push(item)[0]["status"], "buffered", "{mode:?}");
+        let files: Vec<Vec<u8>> = std::fs::read_dir(broker.spool_dir())
+            .expect("a spool")
+            .filter_map(|entry| std::fs::read(entry.expect("an entry").path()).ok())
+            .collect();
+        assert!(files.iter().any(|bytes| bytes.len() > CANARY.len()), "not valid: nothing is on the disk");
+        let plain = |bytes: &Vec<u8>| bytes.windows(CANARY.len()).any(|at| at == CANARY.as_bytes());
+        assert!(!files.iter().any(plain), "{mode:?}: the payload is on the disk as it came");
+        proxy.set(Mode::Pass);
+        drained(&broker);
+    }
+    let pop = broker.pop("sealed", "batch=10");
+    assert_eq!(pop.keys(), ["0", "1"]);
+    assert!(pop.messages.iter().all(|message| message.data.get() == format!("{{\"text\":\"{CANARY}\"}}")), "{pop:?}");
 }
