@@ -45,24 +45,29 @@ pub struct Nemesis<'a> {
 }
 
 impl Nemesis<'_> {
-    /// Strikes with each of these in a drawn order, again and again while the load lasts; `once`: each a single time.
+    /// Strikes with each of these in a drawn order, again and again while the load lasts; `once`: each until it has struck.
     pub fn run(mut self, faults: &[Fault], once: bool) {
         let mut order = faults.to_vec();
         loop {
             self.rng.shuffle(&mut order);
+            let mut missed = Vec::new();
             for fault in &order {
                 let pause = self.between(200, 1500);
                 self.shared.rest(pause, Stage::Load);
                 if self.shared.stage() != Stage::Load {
                     return;
                 }
-                if let Err(why) = self.strike(*fault) {
-                    self.found(|findings| findings.broken = Some(why));
-                    return;
+                match self.strike(*fault) {
+                    Ok(0) => missed.push(*fault),
+                    Ok(_) => {}
+                    Err(why) => return self.found(|findings| findings.broken = Some(why)),
                 }
                 self.watch();
             }
-            if once || order.is_empty() {
+            if once {
+                order = missed;
+            }
+            if order.is_empty() {
                 return;
             }
         }
@@ -80,7 +85,8 @@ impl Nemesis<'_> {
         self.rng.range(0, self.world.sides.len() as u64) as usize
     }
 
-    fn strike(&mut self, fault: Fault) -> Result<(), String> {
+    /// How often it struck.
+    fn strike(&mut self, fault: Fault) -> Result<u64, String> {
         let at = self.side();
         let side = &self.world.sides[at];
         let recorder: &Recorder = self.shared.recorder;
@@ -91,7 +97,7 @@ impl Nemesis<'_> {
             hits => End::Ok(Answer::Fault { hits }),
         };
         recorder.end(op, end);
-        Ok(())
+        Ok(hits)
     }
 
     /// Does it and undoes it; how often it struck.
