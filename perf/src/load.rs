@@ -342,12 +342,7 @@ impl<'a> Load<'a> {
                     self.push_idle();
                     continue;
                 }
-                if event.writable {
-                    self.flush(event.token);
-                }
-                if event.readable {
-                    self.read(event.token);
-                }
+                self.attend(event);
             }
             let now = self.now();
             if now - told.0 >= PROGRESS_NS {
@@ -378,6 +373,16 @@ impl<'a> Load<'a> {
         })
     }
 
+    /// A socket can be written or read again.
+    fn attend(&mut self, event: &Ready) {
+        if event.writable {
+            self.flush(event.token);
+        }
+        if event.readable {
+            self.read(event.token);
+        }
+    }
+
     /// Pushes in order until everything is there.
     fn fill(&mut self, observe: &mut dyn FnMut(Progress)) -> std::io::Result<()> {
         let Stage::Fill(total) = self.stage else { return Ok(()) };
@@ -389,12 +394,7 @@ impl<'a> Load<'a> {
             self.push_idle();
             self.poller.wait(Duration::from_millis(100), &mut ready)?;
             for event in &ready {
-                if event.writable {
-                    self.flush(event.token);
-                }
-                if event.readable {
-                    self.read(event.token);
-                }
+                self.attend(event);
             }
             let now = self.now();
             if now - told.0 >= PROGRESS_NS {
