@@ -41,16 +41,20 @@ async fn fill<D: Disk>(disk: D) {
     }
 }
 
-async fn empty<D: Disk>(disk: D) {
-    let (mut files, status) = open_async(disk).await;
+async fn read_to_end<D: Disk>(files: &mut Files<D, Still>) -> Vec<Drained> {
     let mut came = Vec::new();
     loop {
         let some = files.read(64, 1 << 20).await;
         if some.is_empty() {
-            break;
+            return came;
         }
         came.extend(some);
     }
+}
+
+async fn empty<D: Disk>(disk: D) {
+    let (mut files, status) = open_async(disk).await;
+    let came = read_to_end(&mut files).await;
     let numbers: Vec<u64> = came.iter().map(|one| number(&one.record, written)).collect();
     assert_eq!(numbers, (0..300).collect::<Vec<_>>());
     for one in came {
@@ -132,14 +136,7 @@ fn links_and_files_that_cannot_be_read_are_set_aside() {
 
 async fn empty_but<D: Disk>(disk: D) {
     let (mut files, status) = open_async(disk).await;
-    let mut came = Vec::new();
-    loop {
-        let some = files.read(64, 1 << 20).await;
-        if some.is_empty() {
-            break;
-        }
-        came.extend(some);
-    }
+    let came = read_to_end(&mut files).await;
     assert_eq!(came.len(), 300);
     for one in came {
         files.decide(one.id, DrainVerdict::Stored { duplicates: 0 }).await;
