@@ -484,7 +484,7 @@ CREATE INDEX dead_letters_of_queue ON queen.dead_letters USING btree (queue_id, 
 
 CREATE INDEX evidence_marks_due ON queen.evidence_marks USING btree (look_at);
 
-CREATE INDEX partitions_of_queue ON queen.partitions USING btree (queue_id, id);
+CREATE INDEX partitions_of_queue ON queen.partitions USING btree (queue_id, id) WHERE (queue_id IS NOT NULL);
 
 CREATE INDEX retention_audit_age ON queen.retention_audit USING btree (removed_at);
 

@@ -8,7 +8,9 @@
 -- Locks  partition rows in id order, SKIP LOCKED: waits for nobody, so one held row does not hold 63 others. The stamp is taken after the lock.
 -- Again  harmless: the second time every lane has moved.
 -- Caller src/store/hot.rs, append. Source: data plane 3.4; architecture 4 and 13, rules 1, 2, 4.
--- Nothing is joined but by an index: the planner takes every list for ten rows and every CTE for one, and would join them row by row.
+-- Plan   one way only, whatever statistics say; a plan made while the tables are empty outlives their filling. Rows are locked by one index probe each (a
+--        lateral query that locks is never turned round), and updated where they lie (ctid), for which there is no index to walk. A version that
+--        came after the statement began is not met there: such a lane is busy. No list is joined to a list: the planner takes each for one row or ten.
 create or replace function queen.append(
     p_partition bigint[],
     p_expect bigint[],
@@ -49,19 +51,26 @@ begin
     end if;
     return query
     with locked as materialized (
-        select p.id, p.last_offset, p.last_created_at, l.expect, l.added, l.first, l.until, l.ord
-        from unnest(p_partition, p_expect, p_added, p_first, p_until) with ordinality
-            as l (id, expect, added, first, until, ord)
-        join queen.partitions as p on p.id = l.id
-        order by p.id
-        for no key update of p skip locked
+        select p.*, l.expect, l.added, l.first, l.until, l.ord
+        from (
+            select *
+            from unnest(p_partition, p_expect, p_added, p_first, p_until) with ordinality
+                as l (id, expect, added, first, until, ord)
+            order by l.id
+        ) as l
+        cross join lateral (
+            select p.ctid as place, p.id, p.last_offset, p.last_created_at
+            from queen.partitions as p
+            where p.id = l.id
+            for no key update skip locked
+        ) as p
     ),
     written as (
         update queen.partitions as p
         set last_offset = k.expect + k.added,
             last_created_at = greatest(clock_timestamp(), p.last_created_at)
         from locked as k
-        where p.id = k.id and k.last_offset = k.expect and 0 < k.added
+        where p.ctid = k.place and k.last_offset = k.expect and 0 < k.added
         returning k.ord, p.id, p.last_offset, p.last_created_at, k.first, k.until
     ),
     stored as (

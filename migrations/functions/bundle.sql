@@ -11,6 +11,7 @@
 --        that waits, at most 1 s a lock. Judged after all locks, by statements of their own.
 -- Makes  queues and partitions that are missing; what no written bundle uses is gone again before anybody can have seen it.
 -- Again  not harmless: keys without dedup are stored twice. Cursors have moved the second time.
+-- Plan   as queen.append.
 -- Caller src/store/bundle.rs. Source: data plane 7; architecture 13, rules 3, 4, 6, 7, 24.
 create or replace function queen.bundle(
     p_bundle integer[],
@@ -135,21 +136,25 @@ begin
     end if;
 
     if 0 < cardinality(v_lane) then
-        select coalesce(bool_or(k.moved), false) into v_moved
+        select coalesce(bool_or(l.judge and l.verified < p.last_offset), false) into v_moved
         from (
-            select l.judge and l.verified < p.last_offset as moved
-            from unnest(v_lane, p_verified, p_judge) as l (id, verified, judge)
-            join queen.partitions as p on p.id = l.id
-            order by p.id
-            for no key update of p
-        ) as k;
+            select * from unnest(v_lane, p_verified, p_judge) as l (id, verified, judge) order by l.id
+        ) as l
+        cross join lateral (
+            select p.last_offset from queen.partitions as p where p.id = l.id for no key update
+        ) as p;
     end if;
     if 0 < cardinality(p_partition) then
         perform c.version
-        from unnest(p_partition, p_group) as a (partition_id, group_id)
-        join queen.cursors as c on c.partition_id = a.partition_id and c.group_id = a.group_id
-        order by c.partition_id, c.group_id
-        for no key update of c;
+        from (
+            select * from unnest(p_partition, p_group) as a (partition_id, group_id) order by a.partition_id, a.group_id
+        ) as a
+        cross join lateral (
+            select c.version
+            from queen.cursors as c
+            where c.partition_id = a.partition_id and c.group_id = a.group_id
+            for no key update
+        ) as c;
     end if;
 
     -- What other writers stored since the engine looked: on a hot lane there is always something.
@@ -159,8 +164,12 @@ begin
             select u.*, 1 + 16 * (sum(u.added) over (order by u.ord) - u.added)::integer as keys_at
             from unnest(v_lane, p_verified, p_added, p_judge) with ordinality as u (id, verified, added, judge, ord)
         ) as l
-        left join queen.partitions as p on p.id = l.id
-        left join queen.queues as q on q.id = p.queue_id
+        left join lateral (
+            select p.queue_id, p.last_offset from queen.partitions as p where p.id = l.id offset 0
+        ) as p on true
+        left join lateral (
+            select q.dedup_window_seconds from queen.queues as q where q.id = p.queue_id offset 0
+        ) as q on true
         left join lateral (
             select min(k.place) as place
             from (
@@ -190,14 +199,19 @@ begin
         window w as (order by l.ord rows between unbounded preceding and current row)
     ),
     stands as materialized (
-        select l.*, p.last_offset, p.last_created_at, v_place[l.ord] as place,
+        select l.*, p.at_tid, p.last_offset, p.last_created_at, v_place[l.ord] as place,
             (case
                 when p.id is null or p.last_offset < l.verified then 2
                 when v_place[l.ord] is not null then 1
                 else 0
             end)::smallint as state
         from lane as l
-        left join queen.partitions as p on p.id = l.id
+        left join lateral (
+            select p.ctid as at_tid, p.id, p.last_offset, p.last_created_at
+            from queen.partitions as p
+            where p.id = l.id
+            offset 0
+        ) as p on true
     ),
     ask as materialized (
         select a.*
@@ -210,7 +224,7 @@ begin
         )
     ),
     judged as materialized (
-        select a.*, c.version as was, c.lease_expires_at, p.queue_id, p.last_offset, p.log_start, clock_timestamp() as at,
+        select a.*, c.at_tid, c.version as was, c.lease_expires_at, p.queue_id, p.last_offset, p.log_start, clock_timestamp() as at,
             (case
                 when c.version is null or p.id is null then 2
                 when c.version = a.version
@@ -223,8 +237,15 @@ begin
                 else 1
             end)::smallint as state
         from ask as a
-        left join queen.cursors as c on c.partition_id = a.partition_id and c.group_id = a.group_id
-        left join queen.partitions as p on p.id = a.partition_id
+        left join lateral (
+            select c.ctid as at_tid, c.version, c.lease_id, c.lease_expires_at
+            from queen.cursors as c
+            where c.partition_id = a.partition_id and c.group_id = a.group_id
+            offset 0
+        ) as c on true
+        left join lateral (
+            select p.id, p.queue_id, p.last_offset, p.log_start from queen.partitions as p where p.id = a.partition_id offset 0
+        ) as p on true
     ),
     failed as materialized (
         select s.bundle from stands as s where s.state <> 0
@@ -236,16 +257,15 @@ begin
         set last_offset = p.last_offset + s.added,
             last_created_at = greatest(clock_timestamp(), p.last_created_at)
         from stands as s
-        where p.id = s.id and 0 < s.added and s.bundle not in (select f.bundle from failed as f)
-        returning s.ord, p.id, p.last_created_at
+        where p.ctid = s.at_tid and 0 < s.added and s.bundle not in (select f.bundle from failed as f)
+        returning s.ord, p.id, p.last_offset, p.last_created_at, s.added, s.codec, s.flags, s.raw_len, s.keys_at, s.body_at, s.body_len
     ),
     stored as (
         insert into queen.segments (partition_id, base_offset, count, created_at, codec, frame_flags, raw_len, keys, body)
-        select w.id, s.last_offset + 1, s.added, w.last_created_at, s.codec, s.flags, s.raw_len,
-            substring(p_keys from s.keys_at for 16 * s.added),
-            substring(p_bodies from s.body_at for s.body_len)
-        from stands as s
-        join written as w on w.ord = s.ord
+        select w.id, w.last_offset - w.added + 1, w.added, w.last_created_at, w.codec, w.flags, w.raw_len,
+            substring(p_keys from w.keys_at for 16 * w.added),
+            substring(p_bodies from w.body_at for w.body_len)
+        from written as w
     ),
     moved as (
         update queen.cursors as c
@@ -264,37 +284,40 @@ begin
             attempt_start = j.attempt_start,
             attempt_count = j.attempt_count
         from judged as j
-        where c.partition_id = j.partition_id and c.group_id = j.group_id and j.write
-            and j.bundle not in (select f.bundle from failed as f)
-        returning j.ord, c.version, c.lease_expires_at
+        where c.ctid = j.at_tid and j.write and j.bundle not in (select f.bundle from failed as f)
+        returning j.ord, c.version, c.lease_expires_at, j.queue_id, j.partition_id, j.group_id, j.last_offset, j.log_start
     ),
     filed as (
         insert into queen.dead_letters (
             queue_id, partition_id, group_name, message_offset, message_id, transaction_id, payload, encrypted, error,
             retry_count
         )
-        select j.queue_id, j.partition_id, g.name, d.message_offset, d.message_id, d.transaction_id, d.payload,
+        select m.queue_id, m.partition_id, g.name, d.message_offset, d.message_id, d.transaction_id, d.payload,
             d.encrypted, d.error, d.retry_count
         from unnest(
             p_dl_move, p_dl_offset, p_dl_message, p_dl_transaction, p_dl_payload, p_dl_encrypted, p_dl_error,
             p_dl_retry_count
         ) as d (move, message_offset, message_id, transaction_id, payload, encrypted, error, retry_count)
         join moved as m on m.ord = d.move
-        join judged as j on j.ord = d.move
-        join queen.groups as g on g.id = j.group_id
+        cross join lateral (select g.name from queen.groups as g where g.id = m.group_id offset 0) as g
     )
     select r.kind, r.state, r.n1, r.n2, r.n3, r.at, clock_timestamp()
     from (
-        select 0::smallint as kind, s.ord, s.state,
-            case s.state when 1 then s.place::bigint else s.id end as n1, s.last_offset + 1 as n2, 0::bigint as n3,
-            coalesce(w.last_created_at, s.last_created_at) as at
-        from stands as s
-        left join written as w on w.ord = s.ord
+        select 0::smallint as kind, w.ord, 0::smallint as state, w.id as n1, w.last_offset - w.added + 1 as n2, 0::bigint as n3,
+            w.last_created_at as at
+        from written as w
         union all
-        select 1::smallint, j.ord, j.state, coalesce(m.version, j.was), j.last_offset, j.log_start,
-            case when m.ord is null then j.lease_expires_at else m.lease_expires_at end
+        select 0::smallint, s.ord, s.state, case s.state when 1 then s.place::bigint else s.id end, s.last_offset + 1, 0::bigint,
+            s.last_created_at
+        from stands as s
+        where not (0 < s.added and s.bundle not in (select f.bundle from failed as f))
+        union all
+        select 1::smallint, m.ord, 0::smallint, m.version, m.last_offset, m.log_start, m.lease_expires_at
+        from moved as m
+        union all
+        select 1::smallint, j.ord, j.state, j.was, j.last_offset, j.log_start, j.lease_expires_at
         from judged as j
-        left join moved as m on m.ord = j.ord
+        where not (j.write and j.bundle not in (select f.bundle from failed as f))
     ) as r
     order by r.kind, r.ord;
 

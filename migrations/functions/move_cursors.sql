@@ -8,7 +8,7 @@
 -- Locks  cursor rows in (partition_id, group_id) order, SKIP LOCKED: waits for nobody.
 -- Again  harmless: the version has moved, the second time is stale.
 -- Caller src/store/hot.rs, move_cursors. Source: data plane 4.3, 5.4, 5.6; architecture 13, rules 2, 19, 20.
--- Nothing is joined but by an index, see append.sql; only dead letters, which are few, are joined to their moves.
+-- Plan   as queen.append; only dead letters, which are few, are joined to their moves.
 create or replace function queen.move_cursors(
     p_partition bigint[],
     p_group bigint[],
@@ -70,18 +70,25 @@ begin
     end if;
     return query
     with locked as materialized (
-        select c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count, c.attempt_start,
-            c.attempt_count, c.conflating, a.*
-        from unnest(
-            p_partition, p_group, p_version, p_must, p_write, p_committed, p_lease_to, p_lease, p_lease_secs,
-            p_batch_end, p_retry_count, p_attempt_start, p_attempt_count
-        ) with ordinality as a (
-            partition_id, group_id, to_version, must, write, to_committed, lease_to, to_lease, lease_secs,
-            to_batch_end, to_retry_count, to_attempt_start, to_attempt_count, ord
-        )
-        join queen.cursors as c on c.partition_id = a.partition_id and c.group_id = a.group_id
-        order by c.partition_id, c.group_id
-        for no key update of c skip locked
+        select c.*, a.*
+        from (
+            select *
+            from unnest(
+                p_partition, p_group, p_version, p_must, p_write, p_committed, p_lease_to, p_lease, p_lease_secs,
+                p_batch_end, p_retry_count, p_attempt_start, p_attempt_count
+            ) with ordinality as a (
+                partition_id, group_id, to_version, must, write, to_committed, lease_to, to_lease, lease_secs,
+                to_batch_end, to_retry_count, to_attempt_start, to_attempt_count, ord
+            )
+            order by a.partition_id, a.group_id
+        ) as a
+        cross join lateral (
+            select c.ctid as place, c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count,
+                c.attempt_start, c.attempt_count, c.conflating
+            from queen.cursors as c
+            where c.partition_id = a.partition_id and c.group_id = a.group_id
+            for no key update skip locked
+        ) as c
     ),
     judged as materialized (
         select t.*, p.queue_id, p.last_offset, p.log_start,
@@ -93,7 +100,9 @@ begin
                     else t.lease_id is null or t.lease_expires_at <= t.at
                 end as holds
         from (select k.*, clock_timestamp() as at from locked as k) as t
-        left join queen.partitions as p on p.id = t.partition_id
+        left join lateral (
+            select p.id, p.queue_id, p.last_offset, p.log_start from queen.partitions as p where p.id = t.partition_id offset 0
+        ) as p on true
     ),
     written as (
         update queen.cursors as c
@@ -112,7 +121,7 @@ begin
             attempt_start = j.to_attempt_start,
             attempt_count = j.to_attempt_count
         from judged as j
-        where c.partition_id = j.partition_id and c.group_id = j.group_id and j.holds and j.write
+        where c.ctid = j.place and j.holds and j.write
         returning j.ord, c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count,
             c.attempt_start, c.attempt_count, c.conflating, j.last_offset, j.log_start, j.at, j.queue_id, c.partition_id, c.group_id
     ),

@@ -53,8 +53,12 @@ begin
     news as materialized (
         select s.writer, c.seq, c.lanes, c.freed, c.changed, c.tenant_id, c.queue
         from stands as s
-        join queen.commits as f on f.writer = s.writer and f.slot = ((s.seq + 1) & 255)::integer and s.seq < f.seq
-        join queen.commits as c on c.writer = s.writer and s.seq < c.seq
+        cross join lateral (
+            select from queen.commits as f
+            where f.writer = s.writer and f.slot = ((s.seq + 1) & 255)::integer and s.seq < f.seq
+            offset 0
+        ) as f
+        cross join lateral (select c.* from queen.commits as c where c.writer = s.writer and s.seq < c.seq offset 0) as c
     ),
     freed as materialized (
         select distinct n.freed[i.n] as partition_id, n.freed[i.n + 1] as group_id
@@ -66,8 +70,13 @@ begin
             c.committed < p.last_offset as has_more,
             case when c.lease_expires_at > clock_timestamp() then c.lease_expires_at end as leased_until
         from freed as f
-        join queen.cursors as c on c.partition_id = f.partition_id and c.group_id = f.group_id
-        join queen.partitions as p on p.id = f.partition_id
+        cross join lateral (
+            select c.committed, c.lease_expires_at
+            from queen.cursors as c
+            where c.partition_id = f.partition_id and c.group_id = f.group_id
+            offset 0
+        ) as c
+        cross join lateral (select p.last_offset from queen.partitions as p where p.id = f.partition_id offset 0) as p
     ),
     grown as materialized (
         select distinct l.id
@@ -85,8 +94,8 @@ begin
     union all
     select 2::smallint, p.id, p.last_offset, p.log_start, q.tenant_id, q.name, p.name, p.last_created_at, clock_timestamp()
     from grown as g
-    join queen.partitions as p on p.id = g.id
-    join queen.queues as q on q.id = p.queue_id
+    cross join lateral (select p.* from queen.partitions as p where p.id = g.id offset 0) as p
+    cross join lateral (select q.tenant_id, q.name from queen.queues as q where q.id = p.queue_id offset 0) as q
     union all
     select 3::smallint, f.partition_id, f.group_id, f.has_more::integer::bigint, null, null, null, f.leased_until, clock_timestamp()
     from free as f

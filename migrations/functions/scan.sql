@@ -43,7 +43,9 @@ begin
         c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count, c.attempt_start,
         c.attempt_count, c.conflating
     from queen.partitions as p
-    left join queen.cursors as c on c.partition_id = p.id and c.group_id = p_group
+    left join lateral (
+        select c.* from queen.cursors as c where c.partition_id = p.id and c.group_id = p_group offset 0
+    ) as c on true
     where p.queue_id = p_queue
         and p.id > p_after
         and (p.id & 4095) % p_shards = p_shard
