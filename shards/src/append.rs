@@ -567,7 +567,7 @@ impl Shard {
             }
         }
         match lane {
-            Some(lane) if missing => self.find_originals(lane, draft),
+            Some(at) if missing => self.find_originals(self.lanes[at].id, self.lanes[at].log_start, draft),
             _ => self.finish_judged(draft),
         }
     }

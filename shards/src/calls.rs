@@ -34,7 +34,7 @@ pub(crate) enum Pending {
     SealRun { number: u64 },
     Probe(Probing),
     DropRuns,
-    Originals { lane: Ref, from: Offset, draft: JudgedDraft },
+    Originals { partition: PartitionId, from: Offset, draft: JudgedDraft },
     FindQueue { slot: Option<Slot>, tenant: TenantId, queue: Arc<str> },
     OpenGroup { group: Ref, epoch: u32, contact: crate::effect::Contact },
     Scan { group: Ref, epoch: u32 },
@@ -152,8 +152,8 @@ impl Shard {
             }
             // What could not be removed goes with the clean-up.
             Pending::DropRuns => {}
-            Pending::Originals { lane, from, draft } => {
-                self.originals_read(lane, from, draft, result.and_then(records_of));
+            Pending::Originals { partition, from, draft } => {
+                self.originals_read(partition, from, draft, result.and_then(records_of));
             }
             Pending::FindQueue { slot, tenant, queue } if self.is_stale() && result.is_ok() => {
                 // The queue changed again meanwhile, and that answer may be in already.

@@ -261,7 +261,8 @@ impl Lane {
 /// All lanes of a shard, by names and by number.
 #[derive(Debug, Default)]
 pub struct Lanes {
-    pub slab: Slab<Lane>,
+    /// Boxed, so that the memory of lanes that went goes back.
+    pub slab: Slab<Box<Lane>>,
     by_name: HashTable<(u64, Ref)>,
     by_id: HashMap<PartitionId, Ref>,
 }
@@ -282,7 +283,7 @@ impl Lanes {
 
     pub fn insert(&mut self, lane: Lane) -> Ref {
         let hash = lane.key.hash();
-        let at = self.slab.insert(lane);
+        let at = self.slab.insert(Box::new(lane));
         self.by_name.insert_unique(hash, (hash, at), |(hash, _)| *hash);
         at
     }
@@ -297,7 +298,7 @@ impl Lanes {
         }
     }
 
-    pub fn remove(&mut self, at: Ref) -> Option<Lane> {
+    pub fn remove(&mut self, at: Ref) -> Option<Box<Lane>> {
         let lane = self.slab.remove(at)?;
         self.by_id.remove(&lane.id);
         if let Ok(entry) = self.by_name.find_entry(lane.key.hash(), |(_, r)| *r == at) {

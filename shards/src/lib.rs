@@ -30,6 +30,7 @@ mod calls;
 mod claim;
 mod conflate;
 mod drain;
+mod evict;
 mod follow;
 mod lane;
 mod moves;

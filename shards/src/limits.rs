@@ -56,7 +56,11 @@ pub const REREAD_WAIT_US: u64 = 1_000_000;
 pub const WINDOW_MARGIN_US: i64 = 1_000_000;
 /// Lanes without a push for so long may lose their window when the budget is exceeded.
 pub const WINDOW_IDLE_US: u64 = 2_000_000;
-/// Lanes looked at per turn for that.
+/// Lanes a shard keeps in memory whether they are idle or not: some 600 bytes each without window and tail, 20 MB in all.
+pub const LANES_KEPT: usize = 32_768;
+/// Beyond that a lane without a push for so long is idle. Its next push reads the partition and its keys again.
+pub const LANE_IDLE_US: u64 = 10_000_000;
+/// Lanes looked at per turn for either.
 pub const SWEEP_STEP: usize = 256;
 /// Keys a window must have to be sealed: below, the run's row and its statement cost more than the memory is worth.
 pub const SEAL_KEYS_MIN: usize = 16384;
@@ -87,6 +91,9 @@ pub struct ShardConfig {
     /// Bytes of all tails of this shard, and of one lane's.
     pub tail_bytes_max: usize,
     pub lane_tail_bytes_max: usize,
+    /// See [`LANES_KEPT`] and [`LANE_IDLE_US`]; smaller in tests.
+    pub lanes_kept: usize,
+    pub lane_idle_us: u64,
     /// QUEEN_HOTLIST_WINDOW_BATCH: so many waiting messages end a windowBuffer early.
     pub window_batch: u32,
     /// Nothing is on disk when the shard starts; else `Event::SpoolFound` tells what is.
@@ -103,6 +110,8 @@ impl Default for ShardConfig {
             keys_page: KEYS_PAGE,
             tail_bytes_max: 64 << 20,
             lane_tail_bytes_max: 4 << 20,
+            lanes_kept: LANES_KEPT,
+            lane_idle_us: LANE_IDLE_US,
             window_batch: 100,
             spool_found: true,
         }

@@ -11,7 +11,7 @@ use crate::append::JudgedDraft;
 use crate::calls::Pending;
 use crate::command::{DraftVerdict, Duplicate, Record};
 use crate::effect::{Call, LaneRow, StoreError};
-use crate::ids::{Offset, Stamp};
+use crate::ids::{Offset, PartitionId, Stamp};
 use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER};
 use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, WINDOW_MARGIN_US};
 use crate::sealed::Sealed;
@@ -193,30 +193,29 @@ impl Shard {
 
     // ---- originals of duplicates that are not in the tail
 
-    pub(crate) fn find_originals(&mut self, at: Ref, draft: JudgedDraft) {
-        let lane = &self.lanes[at];
-        let open = |d: &&Duplicate| d.id.is_none() && d.offset >= lane.log_start;
+    /// The lane itself may be gone from memory before the answer comes.
+    pub(crate) fn find_originals(&mut self, partition: PartitionId, log_start: Offset, draft: JudgedDraft) {
+        let open = |d: &&Duplicate| d.id.is_none() && d.offset >= log_start;
         let from = draft.duplicates.iter().filter(open).map(|d| d.offset).min();
         let to = draft.duplicates.iter().filter(open).map(|d| d.offset).max();
         let (Some(from), Some(to)) = (from, to) else { return self.finish_judged(draft) };
         let call =
-            Call::ReadRecords { partition: lane.id, from, to, bytes: MERGE_BYTES_MAX as u64, messages: u32::MAX };
-        self.ask(call, Pending::Originals { lane: at, from, draft });
+            Call::ReadRecords { partition, from, to, bytes: MERGE_BYTES_MAX as u64, messages: u32::MAX };
+        self.ask(call, Pending::Originals { partition, from, draft });
     }
 
     /// Records from `from` on; what they do not hold is asked again further up, or is gone.
     pub(crate) fn originals_read(
         &mut self,
-        at: Ref,
+        partition: PartitionId,
         from: Offset,
         mut draft: JudgedDraft,
         result: Result<(Vec<Record>, Offset), StoreError>,
     ) {
-        let (records, log_start) = match result {
-            Ok(read) if self.lanes.slab.get(at).is_some() => read,
-            _ => return self.finish_judged(draft),
-        };
-        self.lanes[at].log_start = self.lanes[at].log_start.max(log_start);
+        let Ok((records, log_start)) = result else { return self.finish_judged(draft) };
+        if let Some(at) = self.lanes.by_number(partition) {
+            self.lanes[at].log_start = self.lanes[at].log_start.max(log_start);
+        }
         let read_to = records.last().map_or(from, Record::last);
         for record in &records {
             let mut messages = None;
@@ -233,7 +232,7 @@ impl Shard {
             for duplicate in draft.duplicates.iter_mut().filter(|d| d.id.is_none() && d.offset <= read_to) {
                 duplicate.id = Some(crate::ids::MessageId(0));
             }
-            self.find_originals(at, draft);
+            self.find_originals(partition, log_start, draft);
         } else {
             self.finish_judged(draft);
         }

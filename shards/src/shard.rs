@@ -100,6 +100,8 @@ pub struct Shard {
     pub(crate) absent: HashMap<u64, Micros>,
     pub(crate) window_bytes: usize,
     window_hand: usize,
+    pub(crate) lane_hand: usize,
+    pub(crate) lanes_evicted: u64,
     pub(crate) seals: Seals,
     pub(crate) tail_bytes: usize,
     pub(crate) tail_order: VecDeque<Ref>,
@@ -139,6 +141,8 @@ impl Shard {
             absent: HashMap::new(),
             window_bytes: 0,
             window_hand: 0,
+            lane_hand: 0,
+            lanes_evicted: 0,
             seals: Seals::default(),
             tail_bytes: 0,
             tail_order: VecDeque::new(),
@@ -626,6 +630,9 @@ impl Shard {
         if self.window_bytes > self.config.window_bytes_max {
             self.shrink_windows();
         }
+        if self.lanes.slab.len() > self.config.lanes_kept {
+            self.evict_idle_lanes();
+        }
     }
 
     /// Over the budget: windows of idle lanes go whole, those of busy ones are sealed.
@@ -655,6 +662,7 @@ impl Shard {
     pub fn sizes(&self) -> Sizes {
         Sizes {
             lanes: self.lanes.slab.len(),
+            lanes_evicted: self.lanes_evicted,
             queues: self.queues.slab.len(),
             window_bytes: self.window_bytes,
             tail_bytes: self.tail_bytes,
@@ -673,6 +681,8 @@ impl Shard {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     pub lanes: usize,
+    /// Those that left memory idle, since the start.
+    pub lanes_evicted: u64,
     pub queues: usize,
     pub window_bytes: usize,
     pub tail_bytes: usize,

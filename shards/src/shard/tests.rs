@@ -3,7 +3,7 @@ use crate::effect::{AppendOutcome, Call, Effect, GroupRow, LaneOutcome, LaneRow,
 use crate::frames::{FrameHead, FrameWriter};
 use crate::ids::{GroupId, Micros, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
 use crate::lease_id::LeaseSeed;
-use crate::limits::{RECHECK_US, ShardConfig};
+use crate::limits::{LANE_IDLE_US, RECHECK_US, ShardConfig};
 use crate::place::LaneKey;
 use crate::shard::Shard;
 use bytes::Bytes;
@@ -130,4 +130,21 @@ fn a_hint_that_was_lost_goes_to_the_next_parked_poll_within_a_second() {
         turns(&mut shard, START + 6 * RECHECK_US, vec![]);
         assert_eq!(shard.deadline(), None, "{from:?}: nobody watches, nothing is looked at");
     }
+}
+
+/// How many lanes are in memory after a push, later than a lane is idle.
+fn lanes_left(kept: usize) -> usize {
+    let mut shard = Shard::new(ShardConfig { lanes_kept: kept, ..ShardConfig::default() });
+    let clock = Event::Clock { now: Stamp(START as i64), at: Micros(START) };
+    turns(&mut shard, START, vec![clock, command(Slot(1), push())]);
+    turns(&mut shard, START + LANE_IDLE_US / 2, vec![]);
+    assert_eq!(shard.sizes().lanes, 1, "not before its time");
+    turns(&mut shard, START + LANE_IDLE_US + 1, vec![]);
+    shard.sizes().lanes
+}
+
+#[test]
+fn a_lane_with_nothing_to_do_leaves_memory() {
+    assert_eq!(lanes_left(0), 0);
+    assert_eq!(lanes_left(1), 1, "so many are kept");
 }

@@ -20,7 +20,7 @@ things! {
     LaneMoved, LaneBusy, LaneGone, CursorStale, CursorBusy, CursorGone,
     Unavailable, UnknownApplied, UnknownNotApplied, UnknownAppliedLate, LateAnswer, Outage, Poison,
     RetentionUnderLag, EvidenceRead, EvidencePurged, QueueDeleted, Configured, Seek, ClockJump, Restart,
-    ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, KeysPaged, RecordsRead, PackedStored,
+    ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, LaneEvicted, KeysPaged, RecordsRead, PackedStored,
     HeldByDelay, HeldByWindow,
     Conflated, ConflatedSeveral, ConflationConflict, NewestRead,
     BundleCommitted, BundleDuplicate, BundleStale, BundleRefused,

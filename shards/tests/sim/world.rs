@@ -21,7 +21,7 @@ use queen_shards::bundle::{Bundle, news};
 use queen_shards::command::Event;
 use queen_shards::effect::Effect;
 use queen_shards::ids::{CommitId, Micros, Slot, Stamp};
-use queen_shards::limits::ShardConfig;
+use queen_shards::limits::{LANE_IDLE_US, LANES_KEPT, ShardConfig};
 use queen_shards::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -209,6 +209,7 @@ impl World {
     pub(crate) fn start(&mut self, broker: usize) {
         let count = self.plan.brokers[broker];
         let (window, tail, lane_tail) = self.plan.memory;
+        let small = window < 1 << 20;
         let shards = (0..count).map(|index| {
             Shard::new(ShardConfig {
                 index,
@@ -216,6 +217,8 @@ impl World {
                 window_bytes_max: window,
                 tail_bytes_max: tail,
                 lane_tail_bytes_max: lane_tail,
+                lanes_kept: if small { 0 } else { LANES_KEPT },
+                lane_idle_us: if small { 300_000 } else { LANE_IDLE_US },
                 window_batch: self.plan.window_batch,
                 seal_keys_min: self.plan.sealing.0,
                 keys_page: self.plan.sealing.1,
@@ -430,6 +433,9 @@ impl World {
         let before = self.window_bytes.insert(at, sizes.window_bytes).unwrap_or(0);
         if before > window && sizes.window_bytes < before {
             self.oracle.hit(Thing::WindowEvicted);
+        }
+        if 0 < sizes.lanes_evicted {
+            self.oracle.hit(Thing::LaneEvicted);
         }
     }
 

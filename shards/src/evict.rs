@@ -1,0 +1,59 @@
+//! Lanes with nothing to do leave memory: what is idle costs nothing, however many partitions there are.
+//!
+//! A lane may go when nothing waits for it and no group that has scanned its queue has anything left in it: those groups
+//! take what is not in memory for empty. Whoever names it next, a push, an ack or the commit log, reads it again.
+
+use crate::lane::LaneState;
+use crate::limits::SWEEP_STEP;
+use crate::queue::GroupState;
+use crate::shard::Shard;
+use crate::slab::Ref;
+use crate::standing::{Standing, standing};
+
+impl Shard {
+    /// Looks at some lanes, and forgets those that are idle, while there are more than are kept.
+    pub(crate) fn evict_idle_lanes(&mut self) {
+        for _ in 0..self.lanes.slab.len().min(SWEEP_STEP) {
+            if self.lanes.slab.len() <= self.config.lanes_kept {
+                return;
+            }
+            self.lane_hand = self.lane_hand.wrapping_add(1);
+            if let Some(at) = self.lanes.slab.at_hand(self.lane_hand)
+                && self.is_idle(at)
+            {
+                self.forget_lane(at);
+                self.lanes_evicted += 1;
+            }
+        }
+    }
+
+    fn is_idle(&self, at: Ref) -> bool {
+        let lane = &self.lanes[at];
+        let still = lane.state == LaneState::Ready
+            && self.now.since(lane.touched) > self.config.lane_idle_us
+            && !lane.closing
+            && !lane.suspect
+            && !lane.to_spool
+            && lane.drafts.is_empty()
+            && lane.preparing.is_empty()
+            && lane.lookup.is_none()
+            && lane.sealed.is_none();
+        let free = lane.cursors.iter().all(|c| !c.busy && c.waiting.is_empty() && !c.in_ready && c.timer.is_none());
+        still && free && self.nothing_left(at)
+    }
+
+    /// No group that relies on this memory has anything left in the lane.
+    fn nothing_left(&self, at: Ref) -> bool {
+        let lane = &self.lanes[at];
+        let queue = &self.queues.slab[lane.queue];
+        queue.groups.iter().all(|&group| match self.queues.groups[group].state {
+            GroupState::Unknown | GroupState::Met => true,
+            GroupState::Opening | GroupState::Scanning(_) => false,
+            GroupState::Open => {
+                let (cursor, options) = (lane.cursor(group), queue.options());
+                let stands = standing(lane, cursor, &options, self.now, lane.last_created_at, self.config.window_batch);
+                stands == Standing::Nothing
+            }
+        })
+    }
+}
