@@ -320,7 +320,10 @@ CREATE TABLE queen.retention_queues (
     queue_id uuid NOT NULL,
     rules text NOT NULL,
     seen bigint DEFAULT 0 NOT NULL,
-    walked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    walked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    since timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    begun_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    next_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL
 );
 
 CREATE TABLE queen.segments (
