@@ -212,7 +212,8 @@ fn a_sweep_costs_what_is_due_not_what_exists() {
     // A walk is not due for as long as the rule lasts, and one that finds nothing written reads partition rows only.
     assert_eq!(walk()["looked"], 0);
     db.sql("update queen.retention_queues set next_at = now()");
-    let segments = "select seq_scan + idx_scan from pg_stat_user_tables where schemaname = 'queen' and relname = 'segments'";
+    let segments =
+        "select seq_scan + idx_scan from pg_stat_user_tables where schemaname = 'queen' and relname = 'segments'";
     let probes = || db.sql(&format!("select pg_stat_force_next_flush(); {segments}"));
     let before = probes();
     assert_eq!(walk(), json!({"looked": 20_000, "marked": 0}));

@@ -146,6 +146,17 @@ fn totals_are_of_now_and_the_rest_of_the_last_pass() {
         listed["queues"].as_array().unwrap().iter().find(|q| q["name"] == name).unwrap()["messages"].clone()
     };
     assert_eq!(of("q2"), json!({"total": 120, "pending": 0, "processing": 0}));
+    let cached = db.call("list_queues", json!({"limit": 9, "live": false}));
+    let totals = |page: &Value| {
+        page["queues"].as_array().unwrap().iter().map(|q| q["messages"]["total"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (totals(&listed), totals(&cached)),
+        (
+            vec![json!(6), json!(0), json!(120), json!(120), json!(120)],
+            vec![json!(6), json!(0), json!(60), json!(60), json!(60)]
+        )
+    );
     assert_eq!(of("young"), json!({"total": 6, "pending": 6, "processing": 0}), "not counted yet: the page counts it");
     count(&db, 5, 1000);
     assert_eq!(db.call("list_queues", json!({"limit": 9}))["queues"][0]["messages"]["pending"], 6);

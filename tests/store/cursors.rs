@@ -103,17 +103,13 @@ fn moves_count_the_positions_they_retire() {
     on_store(async |db| {
         let (p, g, version) = with_cursor(&db).await;
         let retired = async || db.number("select retired from queen.cursors").await;
-        let go = async |version, must, to| {
-            match db.move_one(cursor_move(p, g, version, must, to)).await {
-                CursorOutcome::Moved { version, .. } => version,
-                other => panic!("{other:?}"),
-            }
+        let go = async |version, must, to| match db.move_one(cursor_move(p, g, version, must, to)).await {
+            CursorOutcome::Moved { version, .. } => version,
+            other => panic!("{other:?}"),
         };
         let start = async |at: i64| db.sql(&format!("update queen.partitions set log_start = {at}")).await;
-        let leased = |committed, end, begun| CursorTo {
-            attempt_start: Some(Offset(begun)),
-            ..lease_to(committed, 5, 60, end)
-        };
+        let leased =
+            |committed, end, begun| CursorTo { attempt_start: Some(Offset(begun)), ..lease_to(committed, 5, 60, end) };
         assert_eq!(retired().await, 0);
         let version = go(version, LeaseMust::Over, lease_to(-1, 5, 60, 3)).await;
         assert_eq!(retired().await, 0, "a claim retires nothing");
