@@ -22,6 +22,8 @@ const OUTAGE: Duration = Duration::from_millis(3200);
 /// How long a broker may take to buffer, to drain, or to come to a window, before nothing was struck.
 const SPOOL_LIMIT: Duration = Duration::from_secs(15);
 const SPOOL_PAUSE: Duration = Duration::from_millis(3);
+/// By then a push that was asked for while the database was away is answered: the figures of outages are not about kills.
+const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 /// A spool cap that a second of load fills.
 const CAP_BYTES: &str = "65536";
 
@@ -385,6 +387,7 @@ impl Nemesis<'_> {
         self.away(side, pause);
         let broker_too = self.rng.percent(20);
         if broker_too {
+            self.wait(ANSWER_LIMIT);
             side.broker.kill();
             side.broker.launch().map_err(|e| e.to_string())?;
             let pause = self.between(200, 1500);
