@@ -111,7 +111,7 @@ impl Report {
             let _ = writeln!(out, "The rig could not finish {episode}: {why}\n");
         }
         if !self.missing.is_empty() {
-            let _ = writeln!(out, "## Never happened, so this run proves nothing about it\n");
+            let _ = writeln!(out, "## Never happened, or too rarely: this run is not valid\n");
             let _ = writeln!(out, "{}\n", bullets(&self.missing));
         }
         self.faults(&mut out);
