@@ -127,7 +127,8 @@ CREATE TABLE queen.cursors (
     conflating boolean DEFAULT false NOT NULL,
     retry_count integer DEFAULT 0 NOT NULL,
     attempt_start bigint,
-    attempt_count integer DEFAULT 0 NOT NULL
+    attempt_count integer DEFAULT 0 NOT NULL,
+    retired bigint DEFAULT 0
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
 
@@ -269,7 +270,8 @@ CREATE TABLE queen.queue_counts (
     leased_partitions bigint NOT NULL,
     leased bigint NOT NULL,
     oldest_at timestamp with time zone,
-    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    recent_at timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL
 );
 
 CREATE TABLE queen.queue_minutes (
@@ -318,7 +320,10 @@ CREATE TABLE queen.retention_queues (
     queue_id uuid NOT NULL,
     rules text NOT NULL,
     seen bigint DEFAULT 0 NOT NULL,
-    walked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    walked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    since timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    begun_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL,
+    next_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL
 );
 
 CREATE TABLE queen.segments (

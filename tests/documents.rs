@@ -1,33 +1,94 @@
-//! What the documents say of the tests is true.
+//! What the documents say of the tests is true: a test that one names is there, and `tests/README.md` leaves no invariant and
+//! no route out.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
-/// Tests named in a document as `path/of/file.rs::name`.
-fn named_tests(text: &str) -> Vec<(String, String)> {
-    text.split('`')
-        .filter_map(|word| word.split_once(".rs::"))
-        .map(|(path, name)| (format!("{path}.rs"), name.to_owned()))
-        .collect()
+fn in_package(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Names of the functions that a source defines.
+fn functions(source: &str) -> impl Iterator<Item = String> {
+    let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    source.split("fn ").skip(1).map(name)
+}
+
+/// Every function name in the Rust files below a directory.
+fn functions_below(dir: &Path, names: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(dir).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            functions_below(&path, names);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            names.extend(functions(&read(&path)));
+        }
+    }
+}
+
+/// Words between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Cells of the rows of a section.
+fn rows(text: &str, section: &str) -> Vec<Vec<String>> {
+    let body = text.split_once(&format!("\n## {section}\n")).expect("the section").1;
+    let body = body.split("\n## ").next().expect("its end");
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    body.lines().filter(|line| line.starts_with('|')).skip(2).map(cells).collect()
 }
 
 #[test]
 fn every_test_a_document_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut named = 0;
     let mut missing = Vec::new();
-    for document in std::fs::read_dir(root.join("docs")).expect("docs") {
+    for document in std::fs::read_dir(in_package("docs")).expect("docs") {
         let document = document.expect("an entry").path();
         if document.extension().is_none_or(|e| e != "md") {
             continue;
         }
-        for (path, name) in named_tests(&std::fs::read_to_string(&document).expect("text")) {
+        for (path, name) in quoted(&read(&document)).filter_map(|word| word.split_once(".rs::")) {
             named += 1;
-            let source = std::fs::read_to_string(root.join(&path)).unwrap_or_default();
-            if !source.contains(&format!("fn {name}(")) {
-                missing.push(format!("{}: {path}::{name}", document.display()));
+            let source = std::fs::read_to_string(in_package(&format!("{path}.rs"))).unwrap_or_default();
+            if !functions(&source).any(|it| it == name) {
+                missing.push(format!("{}: {path}.rs::{name}", document.display()));
             }
         }
     }
     assert!(20 < named, "only {named} tests are named: is the form still `path.rs::name`?");
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn the_table_of_tests_names_what_exists_and_leaves_nothing_out() {
+    let mut known = BTreeSet::new();
+    for dir in ["tests", "shards"] {
+        functions_below(&in_package(dir), &mut known);
+    }
+    let table = read(&in_package("tests/README.md"));
+    let (invariants, routes) = (rows(&table, "Invariants"), rows(&table, "Routes"));
+    for row in invariants.iter().chain(&routes) {
+        let tests: Vec<&str> = quoted(row.last().expect("cells")).collect();
+        assert!(!tests.is_empty(), "no test for {row:?}");
+        for test in tests {
+            assert!(known.contains(test), "there is no test {test}");
+        }
+    }
+    let numbers: Vec<String> = invariants.iter().map(|row| row[0].clone()).collect();
+    assert_eq!(numbers, (1..=44).map(|n| n.to_string()).collect::<Vec<_>>());
+    // The contract's own table of routes.
+    let named: BTreeSet<String> = routes.iter().flat_map(|row| quoted(&row[0]).map(str::to_owned)).collect();
+    let spec = read(&in_package("docs/spec/http-data-plane.md"));
+    let spec = spec.split_once("\n## 15. Route table").expect("the section").1;
+    let spec = spec.split("\n## 16").next().expect("its end");
+    for line in spec.lines().filter(|line| line.starts_with('|')).skip(2) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let route = format!("{} {}", cells[0], quoted(cells[1]).next().expect("a path"));
+        assert!(named.contains(&route), "{route} is not in the table");
+    }
 }

@@ -24,7 +24,7 @@ fn record(n: i64) -> Record {
 }
 
 pub fn all(criterion: &mut Criterion) {
-    let mut tail = Tail::new();
+    let mut tail = Tail::default();
     (0..RECORDS).for_each(|n| tail.push(record(n)));
     let mut group = criterion.benchmark_group("tail");
     for (what, messages) in [("100 messages", 100), ("1000 messages", 1000)] {

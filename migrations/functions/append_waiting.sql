@@ -3,7 +3,7 @@
 -- Out    one row. state 0 written behind last_offset, which is p_expect unless others wrote; 1 moved (last_offset is what the row says: a key of this
 --        lane is among what they wrote, or there is nothing to write), 2 busy all the time, 3 gone. asked_at: PostgreSQL's clock.
 -- Locks  one partition row, waited for: by compare-and-set alone a push starves beside bundles that follow one another.
--- Again  harmless inside the dedup window, as a push.
+-- Again  harmless, whatever the dedup window: what it wrote before is among what others wrote, and has its keys.
 -- Caller src/store/hot.rs, append. Source: data plane 3.4; architecture 13, rules 2, 4, 7.
 create or replace function queen.append_waiting(
     p_partition bigint,
@@ -43,7 +43,7 @@ begin
     end if;
     begin
         perform set_config('lock_timeout', p_wait_ms::text, true);
-        select p.last_offset, p.last_created_at, p.queue_id into v_row
+        select p.last_offset, p.last_created_at into v_row
         from queen.partitions as p
         where p.id = p_partition
         for no key update;
@@ -59,16 +59,14 @@ begin
         v_row.last_offset < p_expect or p_added = 0 or exists (
             select
             from (
-                select s.keys, s.count, s.created_at
+                select s.keys, s.count
                 from queen.segments as s
                 where s.partition_id = p_partition and p_expect < s.base_offset
                 union all
-                select e.keys, e.count, e.created_at
+                select e.keys, e.count
                 from queen.evidence as e
                 where e.partition_id = p_partition and p_expect < e.base_offset
             ) as s
-            join queen.queues as q on q.id = v_row.queue_id and 0 < q.dedup_window_seconds
-                and clock_timestamp() - make_interval(secs => q.dedup_window_seconds) <= s.created_at
             cross join generate_series(0, s.count - 1) as i (n)
             join generate_series(0, p_added - 1) as k (place)
                 on substring(p_keys from 1 + 16 * k.place for 16) = substring(s.keys from 1 + 16 * i.n for 16)

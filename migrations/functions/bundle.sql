@@ -271,6 +271,8 @@ begin
         update queen.cursors as c
         set version = nextval('queen.versions'),
             committed = j.committed,
+            retired = coalesce(c.retired, c.committed + 1) + queen.retired_by(
+                c.committed, c.batch_end, c.attempt_start, j.committed, j.must = 2, j.log_start),
             lease_id = case j.lease_to when 0 then c.lease_id when 1 then null else j.lease_id end,
             lease_expires_at = case j.lease_to
                 when 0 then c.lease_expires_at

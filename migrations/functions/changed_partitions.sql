@@ -1,9 +1,7 @@
 -- changed_partitions.sql: partitions written since an instant, for many queues, and the time up to which that is all.
 -- In     p_args: entries [{queue, since text or null, after bigint (null: no cursor of ours), limit}].
 -- Out    {"safeTime","degraded","entries":[...]}, entries in order, in the shape of the answer; next: the last number.
--- Does   safeTime is read before the data, and lies before the start of every transaction that has written: a stamp is
---        taken after its transaction began, so what is not committed yet lies above it. A role that cannot see other
---        roles' transactions gets a time a minute back, degraded.
+-- Does   safeTime (queen.safe_time) is read before the data.
 -- Locks  none. Cost: a walk over the partitions of a queue until limit are found.
 -- Caller src/http/fetch.rs. Source: data plane 13.2; architecture 13, rule 4.
 create or replace function queen.changed_partitions(p_tenant uuid, p_args jsonb)
@@ -13,8 +11,7 @@ set plan_cache_mode = force_custom_plan
 set jit = off
 as $$
 declare
-    v_safe timestamptz := clock_timestamp();
-    v_oldest timestamptz;
+    v_safe timestamptz;
     v_blind boolean;
     v_entry jsonb;
     v_queue uuid;
@@ -24,17 +21,7 @@ declare
     v_last bigint;
     v_out json[] := '{}';
 begin
-    select
-        min(a.xact_start) filter (where a.backend_xid is not null),
-        bool_or(a.usesysid <> u.oid and not pg_has_role(u.oid, 'pg_read_all_stats', 'usage'))
-    into v_oldest, v_blind
-    from pg_stat_activity as a
-    cross join (select r.oid from pg_roles as r where r.rolname = current_user) as u
-    where a.datname = current_database() and a.backend_type = 'client backend' and a.pid <> pg_backend_pid();
-    v_safe := least(v_safe, v_oldest) - interval '1 microsecond';
-    if v_blind then
-        v_safe := v_safe - interval '1 minute';
-    end if;
+    select s.at, s.degraded into v_safe, v_blind from queen.safe_time() as s;
 
     -- From here on statements see everything that had committed by then.
     for v_entry in select e from jsonb_array_elements(p_args -> 'entries') with ordinality as a (e, ord) order by ord loop

@@ -54,22 +54,32 @@ begin
     kept as (
         insert into queen.pending_ranks (queue_id, partition_id, pending)
         select v_queue, r.partition_id, r.pending from ranked as r
+    ),
+    recent as (
+        select r.newest, row_number() over (order by r.newest desc) as place
+        from (select c.newest from counted as c where c.newest is not null order by c.newest desc limit 1000) as r
     )
     insert into queen.queue_counts as k (
         queue_id, partitions, total, pending, processing, partitions_pending, partitions_ready, leases,
-        leased_partitions, leased, oldest_at
+        leased_partitions, leased, oldest_at, recent_at
     )
     select v_queue, count(*), coalesce(sum(c.total), 0), coalesce(sum(c.pending), 0), coalesce(sum(c.processing), 0),
         count(*) filter (where c.pending > 0), count(*) filter (where c.pending > c.processing),
         coalesce(sum(c.leases), 0), count(*) filter (where c.leases > 0), coalesce(sum(c.leased), 0),
-        (select min(queen.message_time(r.partition_id, r.wanted)) from ranked as r where r.pending > 0)
+        (
+            select min(s.created_at)
+            from ranked as r
+            cross join lateral queen.stored_at(r.partition_id, r.wanted) as s
+            where r.pending > 0
+        ),
+        coalesce((select array_agg(r.newest order by r.place) from recent as r where r.place in (1, 10, 100, 1000)), '{}')
     from counted as c
     on conflict on constraint queue_counts_pk do update
     set (partitions, total, pending, processing, partitions_pending, partitions_ready, leases, leased_partitions, leased,
-            oldest_at, counted_at)
+            oldest_at, recent_at, counted_at)
         = (excluded.partitions, excluded.total, excluded.pending, excluded.processing, excluded.partitions_pending,
             excluded.partitions_ready, excluded.leases, excluded.leased_partitions, excluded.leased,
-            excluded.oldest_at, clock_timestamp());
+            excluded.oldest_at, excluded.recent_at, clock_timestamp());
 
     delete from queen.lag_ranks as n where n.group_id = any (v_groups);
     with counted as materialized (
@@ -89,8 +99,9 @@ begin
         select r.group_id, r.partition_id, r.lag from ranked as r
     ),
     late as (
-        select r.group_id, min(queen.message_time(r.partition_id, r.wanted)) as oldest
+        select r.group_id, min(s.created_at) as oldest
         from ranked as r
+        cross join lateral queen.stored_at(r.partition_id, r.wanted) as s
         where r.lag > 0
         group by r.group_id
     )

@@ -1,6 +1,8 @@
 -- find_partitions.sql: partitions of one tenant by number, with their names and the options of their queues.
 -- Out    one row per number that exists; ord is its 1-based place.
 -- Locks  none.
+-- The columns are those of queen.find_lanes, written again: what finds the rows is joined the other way round, and a shared view
+-- would leave it to the planner which way that is.
 -- Caller src/store/cold.rs, find_partitions. Source: data plane 5.4, step 1.
 create or replace function queen.find_partitions(p_tenant uuid, p_partition bigint[])
 returns table (

@@ -1,6 +1,6 @@
 -- get_group.sql: one consumer group, queue by queue.
 -- In     p_args: group text, limit integer (partitions at most, the furthest behind first).
--- Out    an object by queue; {} for a group nobody knows. totalConsumed counts positions at or below the cursor.
+-- Out    an object by queue; {} for a group nobody knows. totalConsumed counts positions retired, whatever was sought.
 -- Locks  none. Cost: the group's cursors, and an index probe per listed partition that lags.
 -- Caller src/http/groups.rs. Source: data plane 11.3.
 create or replace function queen.get_group(p_tenant uuid, p_args jsonb)
@@ -30,16 +30,17 @@ begin
                         'partition', c.partition,
                         'workerId', c.lease_id,
                         'lastConsumedAt', null,
-                        'totalConsumed', c.committed + 1,
+                        'totalConsumed', c.retired,
                         'offsetLag', c.lag,
                         'timeLagSeconds', case when c.lag > 0 then greatest(0, coalesce(floor(extract(epoch from
-                            statement_timestamp() - queen.message_time(c.partition_id, c.wanted))), 0))::bigint
+                            statement_timestamp() - o.created_at)), 0))::bigint
                             else 0 end,
                         'leaseActive', c.lease_id is not null
                     )
                     order by c.partition
                 ) as partitions
             from counted as c
+            left join lateral queen.stored_at(c.partition_id, c.wanted) as o on c.lag > 0
             group by c.queue_id
         )
         select coalesce(json_object_agg(

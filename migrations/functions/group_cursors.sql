@@ -5,6 +5,7 @@
 -- Locks  none. Cost: the cursors of the groups. Plan: callers pass a variable and set plan_cache_mode = force_custom_plan.
 -- Caller the functions beside this one. Source: data plane 11.
 drop function if exists queen.group_cursors(uuid, text);
+drop function if exists queen.group_cursors(bigint[]);
 create or replace function queen.group_cursors(p_groups bigint[])
 returns table (
     queue_id uuid,
@@ -16,6 +17,7 @@ returns table (
     partition text,
     met boolean,
     committed bigint,
+    retired bigint,
     lag bigint,
     processing bigint,
     wanted bigint,
@@ -25,7 +27,7 @@ returns table (
 language sql stable
 as $$
     select
-        w.queue_id, w.queue, w.group_id, w.group_name, w.conflation, w.id, w.partition, w.met, w.committed,
+        w.queue_id, w.queue, w.group_id, w.group_name, w.conflation, w.id, w.partition, w.met, w.committed, w.retired,
         w.lag,
         case when w.lease_id is null then 0 else least(w.lag, w.batch_end - w.committed) end,
         greatest(w.committed, w.log_start - 1) + 1,
@@ -36,7 +38,7 @@ as $$
             select
                 q.id as queue_id, q.name as queue, g.id as group_id, g.name as group_name, g.conflation,
                 p.id, p.name as partition, p.log_start, p.last_offset, p.last_created_at,
-                c.partition_id is not null as met, c.batch_end,
+                c.partition_id is not null as met, c.batch_end, coalesce(c.retired, c.committed + 1, 0) as retired,
                 coalesce(
                     c.committed,
                     case when g.mode = 'all' or g.high_water < p.id >> 12 then p.log_start - 1 end

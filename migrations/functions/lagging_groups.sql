@@ -24,12 +24,13 @@ begin
                 l.*,
                 floor(extract(epoch from statement_timestamp() - l.oldest))::bigint as age
             from (
-                select w.*, queen.message_time(w.partition_id, w.wanted) as oldest
+                select w.*, o.created_at as oldest
                 from (
                     select *
                     from queen.furthest_behind(v_groups, (p_args ->> 'probes')::integer) as c
                     where c.lag > 0
                 ) as w
+                cross join lateral queen.stored_at(w.partition_id, w.wanted) as o
             ) as l
         ),
         listed as (

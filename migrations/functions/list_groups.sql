@@ -21,13 +21,14 @@ begin
     );
     return (
         with counted as materialized (
-            select * from queen.group_cursors(v_others)
+            select * from queen.group_cursors(v_others) as c where cardinality(v_others) > 0
         ),
         late as (
-            select l.group_id, min(queen.message_time(l.partition_id, l.wanted)) as oldest
+            select l.group_id, min(s.created_at) as oldest
             from (
                 select * from counted as c where c.lag > 0 order by c.lag desc limit (p_args ->> 'probes')::integer
             ) as l
+            cross join lateral queen.stored_at(l.partition_id, l.wanted) as s
             group by l.group_id
         ),
         summed as (

@@ -4,8 +4,8 @@
 --        into at most, those written last); bytes integer (stored bodies on the page; the row that goes beyond ends it,
 --        but the first always comes).
 -- Out    {"rows":[...],"segments":[...],"queueMode":bool,"groups":n}. Bodies are hex, in segments.
--- Locks  none. Cost: the tenant's partitions (no message); then, of each that may be on the page, a few segments, and
---        those down to the stamp above which enough messages lie. Bodies of the page only.
+-- Locks  none. Cost: the partition rows of the queues asked for, once; then, of each partition that may be on the page, a few
+--        segments, and those down to the stamp above which enough messages lie. Bodies of the page only.
 -- Caller src/http/messages.rs. Source: data plane 9.1.
 create or replace function queen.list_messages(p_tenant uuid, p_args jsonb)
 returns json
@@ -20,32 +20,63 @@ declare
     v_status text := p_args ->> 'status';
     v_limit integer := (p_args ->> 'limit')::integer;
     v_offset integer := (p_args ->> 'offset')::integer;
+    v_partitions constant integer := (p_args ->> 'partitions')::integer;
+    v_queues uuid[];
+    v_since timestamptz;
+    v_ids bigint[];
     v_want integer;
 begin
+    v_queues := array(
+        select q.id
+        from queen.queues as q
+        where q.tenant_id = p_tenant
+            and (p_args ->> 'queue' is null or q.name = p_args ->> 'queue')
+            and (p_args ->> 'namespace' is null or q.namespace = p_args ->> 'namespace')
+            and (p_args ->> 'task' is null or q.task = p_args ->> 'task')
+    );
+    -- The stamp at or above which there were enough partitions when they were counted: stamps only grow, so most rows are
+    -- passed over here and never sorted.
+    v_since := (
+        select max(r.stamp)
+        from (
+            select u.stamp, sum(u.adds) over (order by u.stamp desc) as reached
+            from queen.queue_counts as k
+            cross join lateral unnest(k.recent_at, array[1, 9, 90, 900]) as u (stamp, adds)
+            where k.queue_id = any (v_queues) and u.stamp is not null
+        ) as r
+        where r.reached >= v_partitions and p_args ->> 'partition' is null
+    );
+    loop
+        v_ids := array(
+            select p.id
+            from queen.partitions as p
+            where p.queue_id = any (v_queues)
+                and (p_args ->> 'partition' is null or p.name = p_args ->> 'partition')
+                and p.last_created_at >= greatest(v_from, v_since)
+                and p.last_offset >= p.log_start
+            order by p.last_created_at desc
+            limit v_partitions
+        );
+        exit when v_since is null or v_since <= v_from or cardinality(v_ids) = v_partitions;
+        -- Some were deleted or emptied since.
+        v_since := null;
+    end loop;
     v_want := case when v_status is null then v_limit + v_offset else (p_args ->> 'scan')::integer end;
     return (
         with candidate as materialized (
-            -- Numbered after the limit: a window over all of them would sort all of them.
-            select n.*, row_number() over (order by n.last_created_at desc) as place
-            from (
             select p.id, p.log_start, p.last_offset, p.last_created_at, p.name as partition, q.name as queue,
-                q.namespace, q.task, q.priority
-            from queen.queues as q
-            join queen.partitions as p on p.queue_id = q.id
-            where q.tenant_id = p_tenant
-                and (p_args ->> 'queue' is null or q.name = p_args ->> 'queue')
-                and (p_args ->> 'partition' is null or p.name = p_args ->> 'partition')
-                and (p_args ->> 'namespace' is null or q.namespace = p_args ->> 'namespace')
-                and (p_args ->> 'task' is null or q.task = p_args ->> 'task')
-                and p.last_created_at >= v_from
-                and p.last_offset >= p.log_start
-            order by p.last_created_at desc
-            limit (p_args ->> 'partitions')::integer
-            ) as n
+                q.namespace, q.task, q.priority, row_number() over (order by p.last_created_at desc) as place
+            from unnest(v_ids) as a (id)
+            cross join lateral (select * from queen.partitions as p where p.id = a.id offset 0) as p
+            join queen.queues as q on q.id = p.queue_id
+            where p.last_offset >= p.log_start
         ),
         -- Each partition has a message at its newest stamp: so many of them at or above this one are enough.
         likely as materialized (
-            select c.*, count(*) over () as n
+            select c.*, count(*) over () as n,
+                -- Of a partition written at or after v_to: what was stored before.
+                case when c.last_created_at < v_to then c.last_offset
+                    else queen.offset_before(c.id, c.log_start, c.last_offset, v_to) end as upto
             from candidate as c
             where c.last_created_at >= coalesce((
                 select f.last_created_at
@@ -59,10 +90,14 @@ begin
             from (
                 select m.created_at, sum(m.count) over (order by m.created_at desc) as reached
                 from likely as l
-                cross join lateral queen.recent_segments(
-                    l.id, l.log_start, l.last_offset, v_from, v_to, l.last_created_at >= v_to,
-                    greatest(1, (2 * v_want / l.n)::integer)
+                cross join lateral (
+                    select s.created_at, s.count
+                    from queen.segments as s
+                    where s.partition_id = l.id and s.base_offset between l.log_start and l.upto
+                    order by s.base_offset desc
+                    limit greatest(1, 2 * v_want / l.n)
                 ) as m
+                where m.created_at >= v_from
             ) as r
         ),
         picked as materialized (
@@ -70,7 +105,7 @@ begin
             from floor as f
             cross join likely as c
             cross join lateral queen.recent_segments(
-                c.id, c.log_start, c.last_offset, f.stamp, v_to, c.last_created_at >= v_to, v_want
+                c.id, c.log_start, c.upto, f.stamp, v_want
             ) as m
             cross join lateral generate_series(0, m.count - 1) as i
             where c.last_created_at >= f.stamp

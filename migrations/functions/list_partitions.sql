@@ -44,12 +44,13 @@ begin
                 'pending', l.pending,
                 'processing', l.processing,
                 'lagSeconds', case when l.pending > 0 then greatest(0, coalesce(floor(extract(epoch from
-                    statement_timestamp() - queen.message_time(l.partition_id, l.wanted))), 0))::bigint else 0 end
+                    statement_timestamp() - o.created_at)), 0))::bigint else 0 end
             )
             order by l.pending desc, q.name, l.name
         ), '[]'))
         from queen.counts_of(v_ids) as l
         join queen.queues as q on q.id = l.queue_id
+        left join lateral queen.stored_at(l.partition_id, l.wanted) as o on l.pending > 0
     );
 end;
 $$;

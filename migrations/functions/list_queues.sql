@@ -1,5 +1,5 @@
 -- list_queues.sql: the queues of a tenant, newest first, with their counters.
--- In     p_args: limit integer.
+-- In     p_args: limit integer; live boolean: totals as they are now (the default), or as the reconciler counted them.
 -- Out    {"queues":[...],"kvRows":0,...}. pending leaves leased messages out. retainedBytes and segments.segments are
 --        as of the last measuring pass, 0 before it.
 -- Locks  none. Cost: that of queue_sums.
@@ -46,7 +46,7 @@ begin
             'kvRows', 0, 'kvBytes', 0, 'timerRows', 0, 'timerBytes', 0
         )
         from queen.queues as r
-        left join queen.queue_sums(v_ids, true, 0) as c on c.queue_id = r.id
+        left join queen.queue_sums(v_ids, coalesce((p_args ->> 'live')::boolean, true), 0) as c on c.queue_id = r.id
         left join queen.queue_sizes as z on z.queue_id = r.id
         where r.id = any (v_ids)
     );

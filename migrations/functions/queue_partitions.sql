@@ -63,11 +63,12 @@ begin
         ) end,
         l.completed,
         l.last_leased,
-        case when l.pending > 0 then queen.message_time(l.partition_id, l.wanted) end,
+        o.created_at,
         l.newest,
         s.totals
     from summed as s
     left join listed as l on true
+    left join lateral queen.stored_at(l.partition_id, l.wanted) as o on l.pending > 0
     order by l.name;
 end;
 $$;

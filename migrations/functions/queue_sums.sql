@@ -30,7 +30,20 @@ declare
 begin
     v_counted := array(select k.queue_id from queen.queue_counts as k where k.queue_id = any (p_queues));
     v_others := array(select a.id from unnest(p_queues) as a (id) where a.id <> all (v_counted));
-    if p_live then
+    if p_live and cardinality(v_counted) = 1 then
+        -- Grouping costs as much as reading, and here is nothing to group.
+        return query
+        select k.queue_id, l.partitions, l.total::bigint, least(k.pending, l.total)::bigint,
+            least(k.processing, l.total)::bigint,
+            k.partitions_pending, k.partitions_ready, k.leases, k.leased_partitions, k.leased, k.oldest_at
+        from queen.queue_counts as k
+        cross join (
+            select count(*) as partitions, sum(p.last_offset - p.log_start + 1) as total
+            from queen.partitions as p
+            where p.queue_id = v_counted[1]
+        ) as l
+        where k.queue_id = v_counted[1] and l.partitions > 0;
+    elsif p_live then
         return query
         select k.queue_id, l.partitions, l.total::bigint, least(k.pending, l.total)::bigint,
             least(k.processing, l.total)::bigint,
@@ -56,10 +69,11 @@ begin
             select * from queen.partition_counts(v_others)
         ),
         late as (
-            select l.queue_id, min(queen.message_time(l.partition_id, l.wanted)) as oldest
+            select l.queue_id, min(s.created_at) as oldest
             from (
                 select * from counted as c where c.pending > 0 order by c.pending desc limit p_probes
             ) as l
+            cross join lateral queen.stored_at(l.partition_id, l.wanted) as s
             group by l.queue_id
         )
         select c.queue_id, count(*), sum(c.total)::bigint, sum(c.pending)::bigint, sum(c.processing)::bigint,

@@ -30,6 +30,7 @@ declare
     v_to bigint;
     v_rule text;
     v_oldest timestamptz;
+    v_held boolean;
 begin
     select * into v_mark
     from queen.retention_marks as m
@@ -134,23 +135,29 @@ begin
         return json_build_object('due', true, 'messages', v_to - v_partition.log_start, 'segments', 0);
     end if;
 
-    -- Nothing to remove now. What is pushed from here on is younger than this look.
+    -- Nothing to remove now.
     select s.created_at into v_oldest
     from queen.segments as s
     where s.partition_id = v_partition.id and s.base_offset >= v_partition.log_start
     order by s.base_offset
     limit 1;
+    if v_oldest is null then
+        -- What is pushed from here on is found by a walk of queen.mark_partitions.
+        delete from queen.retention_marks as m where m.partition_id = v_mark.partition_id;
+        return json_build_object('due', true, 'messages', 0, 'segments', 0);
+    end if;
+    v_held := v_oldest < v_rules.completed;
     update queen.retention_marks as m
-    set misses = case
-            when v_oldest + v_rules.window_secs * interval '1 second' > v_now then 0
-            else m.misses + 1
-        end,
-        look_at = greatest(
-            coalesce(v_oldest, v_now) + v_rules.window_secs * interval '1 second',
-            -- Held back by a group, or empty again and again: each time twice as long, to 256 periods.
+    set misses = case when v_held then m.misses + 1 else 0 end,
+        -- When the first rule takes the oldest message. The null of a rule that is off does not count.
+        look_at = least(
+            v_oldest + (v_now - v_rules.age),
+            v_oldest + (v_now - v_rules.eviction),
             case
-                when v_oldest is null or v_oldest + v_rules.window_secs * interval '1 second' <= v_now
+                -- Held back by a group: each time twice as long, to 256 periods.
+                when v_held
                 then v_now + (p_args ->> 'periodMs')::bigint * (1 << least(m.misses, 8)) * interval '1 millisecond'
+                else v_oldest + (v_now - v_rules.completed)
             end
         )
     where m.partition_id = v_mark.partition_id;

@@ -2,7 +2,7 @@
 -- In     p_args: queue, group text; partition text or null (all); and one of toEnd true, timestamp text, offset bigint
 --        (the next message to be delivered, brought into what is stored).
 -- Out    {"found":bool,"moved":n}. found: the queue has such a partition.
--- Does   makes missing cursors, ends leases, resets counters. The registration stays. New versions, so that no memory
+-- Does   makes missing cursors, ends leases, resets counters. The registration stays, and what was retired. New versions, so that no memory
 --        of the rows as they were matches.
 -- Locks  queue row FOR KEY SHARE, group row FOR KEY SHARE, partition rows FOR KEY SHARE in id order (a cleanup cannot
 --        take them), then cursor rows in the same order.
@@ -73,6 +73,7 @@ begin
     on conflict on constraint cursors_pk do update
     set version = nextval('queen.versions'),
         committed = excluded.committed,
+        retired = coalesce(c.retired, c.committed + 1),
         lease_id = null,
         lease_expires_at = null,
         batch_end = null,

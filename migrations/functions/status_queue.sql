@@ -2,6 +2,7 @@
 -- In     p_args: queue text, limit integer (partitions listed at most; the sums cover all).
 -- Out    the page, or {"error":"Queue not found"}.
 -- Locks  none. Cost: that of queue_partitions.
+-- The queue's row and its partitions come from where get_queue has them; the keys are of another contract, so they are written twice.
 -- Caller src/http/status.rs. Source: operations 5.6.3.
 create or replace function queen.status_queue(p_tenant uuid, p_args jsonb)
 returns json

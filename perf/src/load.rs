@@ -10,6 +10,8 @@
 //! After the window producers stop, what is in flight is awaited, and with consumers the queue is drained: what
 //! was popped must be what was pushed, each message once.
 
+mod before;
+
 use crate::answer::{self, Framed};
 use crate::bundle::{BundleWriter, Held};
 use crate::framed;
@@ -18,10 +20,9 @@ use crate::poller::{Poller, Ready, Ticker};
 use crate::postgres::{Session, StoreCounts};
 use crate::process::{Snapshot, glance, snapshot};
 use crate::request::{self, AckWriter, Pushes};
-use crate::scenario::{AckMode, Form, GroupsFrom, Kind, Scenario};
+use crate::scenario::{AckMode, GroupsFrom, Kind, Scenario};
 use crate::series::{Sample, Series};
 use crate::tally::{FAILURES_MAX, Tally};
-use crate::target::Target;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -34,8 +35,6 @@ const READ_BYTES: usize = 256 << 10;
 const DRAIN: Duration = Duration::from_secs(30);
 /// A pop may answer so much before its time-out: the broker's timers need not be finer.
 const EARLY: u64 = 5_000_000;
-/// A registration gives every partition a cursor: of millions that takes its time.
-const REGISTER_MAX: Duration = Duration::from_secs(600);
 /// How often the observer hears of a run.
 const PROGRESS_NS: u64 = 1_000_000_000;
 const NS: f64 = 1e9;
@@ -157,69 +156,16 @@ struct Load<'a> {
 
 /// Runs the scenario once. Err: it could not start, or the client's own system calls fail.
 pub fn run(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<Measured, String> {
-    let filled = if plan.scenario.fill > 0 { fill(plan, observe)? } else { (0, 0) };
+    let filled = if plan.scenario.fill > 0 { before::fill(plan, observe)? } else { (0, 0) };
     if plan.scenario.groups_from == GroupsFrom::New {
-        register_groups(plan)?;
+        before::register_groups(plan)?;
     }
-    let snapshot = plan.scenario.old_snapshot.then(|| hold_snapshot(plan)).transpose()?;
+    let snapshot = plan.scenario.old_snapshot.then(|| before::hold_snapshot(plan)).transpose()?;
     let mut load = Load::new(plan)?;
     load.filled = filled;
     let measured = load.run(observe).map_err(|error| format!("epoll: {error}"));
     drop(snapshot);
     measured
-}
-
-/// Stores what has to be there before the first client; how many messages, and the sum of their ids.
-fn fill(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<(u64, u64), String> {
-    const BATCH: u32 = 100;
-    const CONNECTIONS: u32 = 32;
-    let s = plan.scenario;
-    // A message to each of so many partitions, and no more in all than is wanted.
-    let most = BATCH.min(s.partitions).min(s.fill.min(u64::from(BATCH)) as u32);
-    let batch = (1..=most).rev().find(|n| s.fill.is_multiple_of(u64::from(*n))).unwrap_or(1);
-    let scenario = Scenario {
-        kind: Kind::Push,
-        form: Form::Json,
-        batch,
-        connections: CONNECTIONS,
-        consumers: 0,
-        rate: 0,
-        ..s.clone()
-    };
-    let plan = Plan { scenario: &scenario, seed: !plan.seed, ..*plan };
-    let mut load = Load::new(&plan)?;
-    load.template = Pushes::in_order(plan.host, plan.queue, &scenario, plan.seed);
-    load.stage = Stage::Fill(s.fill);
-    load.fill(observe).map_err(|error| format!("epoll: {error}"))?;
-    match load.tally.failure_texts.first() {
-        None => Ok((load.pushed, load.sent_sum)),
-        Some(text) => Err(format!("filling the queue: {text}")),
-    }
-}
-
-/// Makes the groups known before the first message that they are to get.
-fn register_groups(plan: &Plan) -> Result<(), String> {
-    let target = Target { address: plan.address, host: plan.host.to_owned() };
-    for n in 0..plan.scenario.groups {
-        let request = request::register(plan.host, plan.queue, &group_name(n));
-        match target.send_within(&request, REGISTER_MAX)? {
-            (204, _) => {}
-            (status, body) => return Err(format!("registering a group: {status} {body}")),
-        }
-    }
-    Ok(())
-}
-
-fn group_name(n: u32) -> String {
-    format!("g{n}")
-}
-
-/// A session that keeps what dies from now on from being cleaned away.
-fn hold_snapshot(plan: &Plan) -> Result<Session, String> {
-    let postgres = plan.postgres.ok_or("an old snapshot needs the broker's PostgreSQL: --postgres says where")?;
-    let session = postgres.again()?;
-    session.hold_snapshot()?;
-    Ok(session)
 }
 
 impl<'a> Load<'a> {
@@ -229,7 +175,7 @@ impl<'a> Load<'a> {
         let payload = Payload::new(s.payload as usize);
         let groups: Vec<Option<String>> = match s.groups {
             0 => vec![None],
-            groups => (0..groups).map(|n| Some(group_name(n))).collect(),
+            groups => (0..groups).map(|n| Some(before::group_name(n))).collect(),
         };
         let mut load = Load {
             plan,
@@ -381,34 +327,6 @@ impl<'a> Load<'a> {
         if event.readable {
             self.read(event.token);
         }
-    }
-
-    /// Pushes in order until everything is there.
-    fn fill(&mut self, observe: &mut dyn FnMut(Progress)) -> std::io::Result<()> {
-        let Stage::Fill(total) = self.stage else { return Ok(()) };
-        self.started = Instant::now();
-        self.idle.extend(0..self.connections.len());
-        let mut ready: Vec<Ready> = Vec::new();
-        let (mut told, mut silent) = ((0, 0), 0);
-        while self.pushed < total && self.tally.failures == 0 {
-            self.push_idle();
-            self.poller.wait(Duration::from_millis(100), &mut ready)?;
-            for event in &ready {
-                self.attend(event);
-            }
-            let now = self.now();
-            if now - told.0 >= PROGRESS_NS {
-                let pushed_rate = (self.pushed - told.1) as f64 * NS / (now - told.0) as f64;
-                silent = if self.pushed == told.1 { silent + 1 } else { 0 };
-                if silent * PROGRESS_NS > self.plan.drain.as_nanos() as u64 {
-                    self.tally.fail(format!("no answer for {silent} s"));
-                }
-                let (elapsed, total) = (self.pushed as f64, total as f64);
-                observe(Progress { filling: true, elapsed, total, pushed_rate, popped_rate: 0.0 });
-                told = (now, self.pushed);
-            }
-        }
-        Ok(())
     }
 
     /// Deliveries that a queue drained to the end has made.

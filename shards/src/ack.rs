@@ -137,29 +137,6 @@ fn conflated(cursor: &CursorView, end: Offset, to: &CursorTo, places: &[Place]) 
     Some(Conflated { item, messages: (end.0 - cursor.committed.0 - 1).max(0) as u64 })
 }
 
-/// Decides a set again whose dead letter cannot be filed because the stored record is gone: the completed prefix counts,
-/// the lease stays, and the item is rejected. A set without a dead letter is decided as by [`rule`].
-///
-/// Source: data plane 5.5.
-pub fn rule_unfiled(
-    cursor: &CursorView,
-    places: &[Place],
-    items: &[AckItem],
-    retry_limit: u32,
-    dead_letter_on: bool,
-) -> Ruled {
-    let whole = rule(cursor, places, items, retry_limit, dead_letter_on);
-    let Some(dead) = whole.dead_letter else { return whole };
-    let below = |&place: &Place| match place {
-        Place::Span(offset) if dead.offset <= offset => Place::Unknown,
-        place => place,
-    };
-    let below: Vec<Place> = places.iter().map(below).collect();
-    let prefix = rule(cursor, &below, items, retry_limit, dead_letter_on);
-    let rejected = |outcome| if outcome == AckOutcome::DeadLettered { AckOutcome::DlqRejected } else { outcome };
-    Ruled { outcomes: whole.outcomes.into_iter().map(rejected).collect(), ..prefix }
-}
-
 /// The lowest item that is not completed; of several at its offset the gravest, of equals the first.
 #[derive(Clone, Copy)]
 struct Signal {

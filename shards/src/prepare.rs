@@ -359,8 +359,9 @@ impl Shard {
     /// What the store says of a partition that nothing is known of.
     pub(crate) fn lane_found(&mut self, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
         let Ok(Some(row)) = row else { return };
-        if self.lanes.find(key).is_some_and(|at| self.lanes[at].id.0 != 0) {
-            return;
+        if let Some(at) = self.lanes.find(key).filter(|&at| self.lanes[at].id.0 != 0) {
+            // A group that scanned meanwhile has met it, for itself alone.
+            return self.offer_all(at);
         }
         let queue = self.queues.entry(key.tenant, &key.queue);
         self.learn_queue(queue, row.queue);

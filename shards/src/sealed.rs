@@ -279,12 +279,6 @@ impl Sealed {
         self.runs.range(live.max(newer)..).flat_map(move |run| run.rows_of(key))
     }
 
-    /// The rows to read to find this key in `from..=to`, in the same order.
-    pub fn might_hold_within(&self, key: Key, from: Offset, to: Offset) -> impl Iterator<Item = RowId> {
-        let first = self.runs.partition_point(|run| run.last < from);
-        self.runs.range(first..).take_while(move |run| run.base <= to).flat_map(move |run| run.rows_of(key))
-    }
-
     /// Last offset in a run.
     pub fn last(&self) -> Option<Offset> {
         self.runs.back().map(|run| run.last)
@@ -313,11 +307,6 @@ impl Sealed {
 /// The lowest offset of a key in a row that was stored at or after `floor`, with its stamp.
 pub fn find_in_row(row: &[u8], key: Key, floor: Stamp) -> Option<(Offset, Stamp)> {
     hits(row, key).find(|&(_, created_at)| floor <= created_at)
-}
-
-/// The lowest offset of a key in a row within `from..=to`.
-pub fn find_in_row_within(row: &[u8], key: Key, from: Offset, to: Offset) -> Option<Offset> {
-    hits(row, key).map(|(offset, _)| offset).find(|&offset| from <= offset).filter(|&offset| offset <= to)
 }
 
 /// Occurrences of a key in a row, ascending. A row of another length than ours holds nothing.

@@ -26,10 +26,6 @@ pub struct Message {
 }
 
 impl Tail {
-    pub fn new() -> Tail {
-        Tail::default()
-    }
-
     /// Adds a record; one that does not follow on the last drops all older ones first.
     pub fn push(&mut self, record: Record) {
         if self.end().is_some_and(|end| end.plus(1) != record.base) {
@@ -56,15 +52,6 @@ impl Tail {
         self.bytes -= freed;
         if self.records.is_empty() {
             self.cut();
-        }
-        freed
-    }
-
-    /// Forgets records that end below `log_start`; bytes freed.
-    pub fn drop_below(&mut self, log_start: Offset) -> usize {
-        let mut freed = 0;
-        while self.records.front().is_some_and(|record| record.last() < log_start) {
-            freed += self.drop_front();
         }
         freed
     }

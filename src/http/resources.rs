@@ -26,7 +26,8 @@ const DROPPED_AT_ONCE: u32 = 500;
 
 /// `GET /api/v1/resources/queues`
 pub async fn queues(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
-    page(core, request, StateFn::ListQueues, "queues", json!({"limit": LISTED_MAX})).await
+    let live = request.query().filter("stats") != Some("cached");
+    page(core, request, StateFn::ListQueues, "queues", json!({"limit": LISTED_MAX, "live": live})).await
 }
 
 /// `GET /api/v1/resources/queues/:queue`

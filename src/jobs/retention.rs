@@ -1,6 +1,6 @@
 //! Retention: one broker per period looks at what is due, in small steps that each touch one partition.
 //!
-//!     claim the task > mark partitions > messages due > evidence due > empty partitions > audit rows > release
+//!     claim the task > walk for what was written > messages due > evidence due > empty partitions > audit rows > release
 //!
 //! Holds: every step is a transaction of its own that no push waits for; a run ends early rather than outlive its lease.
 //! Source: operations 6.2 to 6.5, 6.7.
@@ -21,6 +21,9 @@ const RUN_MAX: Duration = Duration::from_secs(30);
 const CLEANUP_PAUSE: Duration = Duration::from_secs(60);
 /// Partitions of one look for empty ones: a read of 10 to 20 ms; a million are walked in under two hours.
 const CLEANUP_SLICE: u32 = 10_000;
+
+/// Partition rows of one step of a walk for what was written: about 5 ms, ten times that where all were.
+const WALK_SLICE: u32 = 10_000;
 
 /// What a run removed.
 #[derive(Debug, Default, PartialEq)]
@@ -77,9 +80,9 @@ async fn sweep(
 
     let mut steps = 0;
     while goes_on(steps) {
-        let done = step(StateFn::MarkPartitions, json!({ "limit": limit })).await?;
+        let done = step(StateFn::MarkPartitions, json!({"limit": WALK_SLICE, "periodMs": period})).await?;
         steps += 1;
-        if count(&done["marked"]) < limit as i64 {
+        if count(&done["looked"]) < WALK_SLICE as i64 {
             break;
         }
     }

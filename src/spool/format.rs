@@ -12,6 +12,7 @@
 //! Holds: what a [`Scanner`] yields was written whole, once, in this file; every other byte is reported. Never panics,
 //! whatever the bytes are. Source: operations 4.2; reliability 6, F7 and F8.
 
+use crate::wire::zstd_frame;
 use bytes::Bytes;
 use queen_shards::command::{Draft, SpoolRecord};
 use queen_shards::ids::{Stamp, TenantId};
@@ -323,7 +324,9 @@ fn decode(body: &[u8]) -> Option<Found> {
             let (frames, packed) = match packed {
                 false => (Bytes::copy_from_slice(frames), None),
                 true => {
-                    let inflated = zstd::bulk::decompress(frames, raw_len).ok()?;
+                    // A frame that cannot hold so much is not made room for.
+                    zstd_frame::header(frames).ok().filter(|frame| raw_len as u64 <= frame.most)?;
+                    let inflated = zstd_frame::inflate(frames, raw_len)?;
                     (Bytes::from(inflated), Some(Bytes::copy_from_slice(frames)))
                 }
             };

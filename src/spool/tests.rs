@@ -12,7 +12,8 @@ use queen_shards::command::{Draft, DrainVerdict, Drained, SpoolRecord};
 use queen_shards::frames::{FrameHead, FrameWriter, Frames};
 use queen_shards::ids::{MessageId, Stamp, TenantId};
 use queen_shards::place::LaneKey;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A generator that needs no crate: splitmix64.
@@ -68,8 +69,18 @@ pub fn limits() -> Limits {
     Limits { bytes_max: 1 << 30, events_per_file: 10_000 }
 }
 
+thread_local! {
+    /// Records made so far: each is compared with what comes out of thousands of images, and some are packed.
+    static RECORDS: RefCell<HashMap<(u64, usize, bool), SpoolRecord>> = RefCell::default();
+}
+
 /// Record number `n`: its number is its id, its transaction id and in its payload.
 pub fn record(n: u64, payload: usize, packed: bool) -> SpoolRecord {
+    let make = || made(n, payload, packed);
+    RECORDS.with_borrow_mut(|records| records.entry((n, payload, packed)).or_insert_with(make).clone())
+}
+
+fn made(n: u64, payload: usize, packed: bool) -> SpoolRecord {
     let messages = 1 + n % 3;
     let mut frames = FrameWriter::default();
     for i in 0..messages {

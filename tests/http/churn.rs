@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 /// How long the storm lasts; QUEEN_CHURN_SECS for longer ones.
 const SECS: u64 = 6;
+/// Bundles between two deletions of a queue.
+const BUNDLES_PER_DELETE: u64 = 20;
 
 #[test]
 fn bundles_seeks_deletes_retention_and_traffic_do_not_deadlock() {
@@ -110,7 +112,12 @@ fn bundles_seeks_deletes_retention_and_traffic_do_not_deadlock() {
                     answer
                 }
                 _ => {
-                    std::thread::sleep(Duration::from_millis(300));
+                    // A queue lives for some bundles, so that its deletion meets work.
+                    let decided = || committed.load(Ordering::Relaxed) + refused.load(Ordering::Relaxed);
+                    let from = decided();
+                    while decided() < from + BUNDLES_PER_DELETE && Instant::now() < until {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
                     let answer = send("DELETE", format!("/api/v1/resources/queues/{}", queues[2]), None);
                     b.configure(&queues[2], json!({"retentionEnabled": true, "retentionSeconds": 2}));
                     answer

@@ -122,9 +122,10 @@ impl Broker {
     }
 }
 
+/// Flags and body of each segment, a line each: an id may have a byte that reads as the end of one.
 fn stored(b: &Broker, queue: &str) -> Vec<String> {
     let sql = format!(
-        "select s.frame_flags || ' ' || encode(s.body, 'escape') from queen.segments as s join queen.partitions as p on p.id = s.partition_id \
+        "select s.frame_flags || ' ' || replace(encode(s.body, 'escape'), e'\\n', ' ') from queen.segments as s join queen.partitions as p on p.id = s.partition_id \
          join queen.queues as q on q.id = p.queue_id where q.name = '{queue}' order by s.partition_id, s.base_offset"
     );
     shared_postgres().query(b.database.as_ref().expect("a database"), &sql).lines().map(str::to_owned).collect()

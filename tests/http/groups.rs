@@ -57,6 +57,45 @@ rules! {
         assert!(b.drain(&q, "consumerGroup=g&subscriptionMode=new&batch=100", "g").is_empty(), "a new registration decides");
     }
 
+    fn total_consumed_counts_what_was_retired(b) {
+        let q = unique("retired");
+        b.configure(&q, json!({"retryLimit": 0, "deadLetterQueue": true}));
+        let consumed = |group: &str| {
+            let page = b.get(&format!("/api/v1/consumer-groups/{group}")).json();
+            page[&q]["partitions"][0]["totalConsumed"].as_i64()
+        };
+        let (late, newest, own) = (unique("late"), unique("newest"), unique("own"));
+        b.push_n(&q, "p", "old", 5);
+        assert!(b.pop(&q, &format!("consumerGroup={late}&subscriptionMode=new")).is_empty());
+        b.push_n(&q, "p", "m", 6);
+        let pop = b.pop(&q, &format!("consumerGroup={late}&batch=4"));
+        assert_eq!((pop.offsets(), consumed(&late)), (vec![5, 6, 7, 8], Some(0)), "neither skipped nor leased ones count");
+        b.ack_ok(&late, &[pop.messages[1].ack("completed")]);
+        assert_eq!(consumed(&late), Some(2));
+        b.ack_ok(&late, &[pop.messages[2].ack("dlq")]);
+        assert_eq!(consumed(&late), Some(3), "dead-lettered");
+        b.configure(&q, json!({"deadLetterQueue": false, "dlqAfterMaxRetries": false}));
+        let pop = b.pop(&q, &format!("consumerGroup={late}&batch=1"));
+        b.ack_ok(&late, &[pop.messages[0].ack("failed")]);
+        assert_eq!((pop.offsets(), consumed(&late)), (vec![8], Some(4)), "dropped");
+        let pop = b.pop(&q, &format!("consumerGroup={late}&batch=1"));
+        let mut ack = pop.messages[0].ack("completed");
+        (ack["type"], ack["consumerGroup"]) = ("ack".into(), late.as_str().into());
+        assert_eq!(b.post("/api/v1/transaction", &json!({"operations": [ack]})).json()["success"], true);
+        assert_eq!(consumed(&late), Some(5), "in a transaction");
+        assert_eq!(b.pop(&q, &format!("consumerGroup={late}&autoAck=true")).offsets(), [10]);
+        assert_eq!(consumed(&late), Some(6), "handed out for good");
+        for body in [json!({"timestamp": "2001-01-01T00:00:00Z"}), json!({"toEnd": true})] {
+            b.post(&format!("/api/v1/consumer-groups/{late}/queues/{q}/seek"), &body);
+            assert_eq!(consumed(&late), Some(6), "a seek retires nothing");
+        }
+        let pop = b.pop(&q, &format!("consumerGroup={newest}&subscriptionMode=all&conflation=true"));
+        b.complete(&newest, &pop);
+        assert_eq!((pop.offsets(), consumed(&newest)), (vec![10], Some(11)), "skipped by conflation");
+        b.drain(&q, &format!("consumerGroup={own}&subscriptionMode=all&batch=3"), &own);
+        assert_eq!(consumed(&own), Some(11));
+    }
+
     fn a_seek_back_wakes_a_parked_pop(b) {
         let q = unique("seekwake");
         b.push_n(&q, "p", "m", 2);

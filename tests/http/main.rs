@@ -29,7 +29,6 @@ mod resources;
 mod retention;
 mod routes;
 mod silence;
-mod table;
 mod tenants;
 mod tls;
 mod tokens;

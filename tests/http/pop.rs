@@ -151,9 +151,9 @@ fn a_pinned_poll_parks_until_its_partition_appears() {
     let q = unique("pop");
     let pop = std::thread::scope(|scope| {
         let poll = scope.spawn(|| b.pop_pinned(&q, "late", "wait=true&timeout=20000"));
-        std::thread::sleep(Duration::from_millis(150));
+        crate::harness::eventually("the poll parks", || (b.parked(&q) > 0).then_some(()));
         b.push_keys(&q, "early", &["no"]);
-        std::thread::sleep(Duration::from_millis(150));
+        assert_eq!(b.parked(&q), 1, "another partition is no answer");
         b.push_keys(&q, "late", &["yes"]);
         poll.join().expect("an answer")
     });

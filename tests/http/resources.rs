@@ -29,6 +29,8 @@ fn a_listing_counts_what_was_just_pushed() {
     assert_eq!((&got["partitions"], &got["segments"]["messages"]), (&json!(2), &json!(7)));
     assert_eq!((&got["namespace"], &got["messages"]["total"]), (&json!("res"), &json!(7)));
     assert_eq!((&got["messages"]["pending"], &got["messages"]["processing"]), (&json!(7), &json!(0)));
+    let cached = b.get("/api/v1/resources/queues?stats=cached").json();
+    assert!(cached["queues"].as_array().expect("queues").iter().any(|of| of == &got), "{cached}");
     let stamp = got["createdAt"].as_str().expect("a stamp");
     assert!(stamp.len() == 24 && stamp.ends_with('Z'), "{stamp}: milliseconds");
     let all = b.get("/api/v1/resources/queues?namespace=none&limit=1&stats=cached").json();

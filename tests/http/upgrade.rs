@@ -4,7 +4,7 @@ use crate::harness::{Setup, shared_postgres};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Tables of the first schema that hold what brokers stored; they have the same columns today.
+/// Tables of the first schema that hold what brokers stored; they have the same columns today, but for those in [`LATER`].
 const TABLES: &[&str] = &[
     "queues",
     "partitions",
@@ -20,6 +20,9 @@ const TABLES: &[&str] = &[
     "versions",
     "groups_id_seq",
 ];
+
+/// Takes the columns away that came after the first schema.
+const LATER: &str = "alter table queen.cursors drop column retired";
 
 fn in_package(path: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -48,6 +51,7 @@ fn a_filled_database_of_the_first_schema_is_migrated_and_used() {
 
     let old = postgres.create_database();
     postgres.load(&old, &in_package("tests/http/fixtures/schema-0002.sql"));
+    postgres.query(filler.database.as_ref().expect("a database"), LATER);
     postgres.copy(filler.database.as_ref().expect("a database"), &old, TABLES);
     assert_eq!(postgres.query(&old, "select max(version) from queen.migrations"), "2");
     assert_eq!(postgres.query(&old, "select sum(count) from queen.segments"), "40");
@@ -56,13 +60,22 @@ fn a_filled_database_of_the_first_schema_is_migrated_and_used() {
     let known = std::fs::read_dir(in_package("migrations")).expect("migrations").flatten();
     let newest = known.filter_map(|file| file.file_name().to_str()?.split('_').next()?.parse::<u32>().ok()).max();
     assert_eq!(postgres.query(&old, "select max(version) from queen.migrations"), newest.unwrap().to_string());
+    // How far the groups were is what they retired, and it is counted on from there.
+    let retired = |p: usize| {
+        let page = b.get("/api/v1/consumer-groups/g").json();
+        let of = page["orders"]["partitions"].as_array().expect("partitions").clone();
+        of.iter().find(|of| of["partition"] == format!("p{p}")).and_then(|of| of["totalConsumed"].as_i64())
+    };
+    assert_eq!([0, 1, 2, 3].map(retired), [3, 4, 3, 3].map(Some));
     // What was stored is what is there: keys, offsets, payloads, cursors, the lease, the dead letter.
     let again = b.push(json!([{"queue": "orders", "partition": "p3", "transactionId": "k3-7", "payload": 0}]));
     assert_eq!((&again[0]["status"], &again[0]["message_id"]), (&json!("duplicate"), &stored[37]["message_id"]));
     let acks: Vec<Value> = held.messages.iter().map(|m| m.ack("completed")).collect();
     b.ack_ok("g", &acks);
+    assert_eq!(retired(2), Some(5));
     let rest = b.drain("orders", "consumerGroup=g&batch=50", "g");
     assert_eq!(rest.len(), 40 - 4 * 3 - 1 - 2);
+    assert_eq!([0, 1, 2, 3].map(retired), [Some(10); 4]);
     assert!(rest.iter().all(|m| m.data.get() == format!("{{\"k\":\"{}\"}}", m.transaction_id)));
     let letters = b.get("/api/v1/dlq?queue=orders").json();
     assert_eq!((&letters["total"], &letters["messages"][0]["errorMessage"]), (&json!(1), &json!("no such account")));

@@ -177,6 +177,10 @@ fn a_push_that_waits_is_written_behind_what_came_meanwhile() {
         assert!(matches!(outcome.lanes[..], [LaneOutcome::Behind { base: Offset(3), .. }]), "{outcome:?}");
         let outcome = append(&db.client, &ask).await.unwrap();
         assert_eq!(outcome.lanes, [LaneOutcome::Moved { last: Offset(4) }], "its keys are there");
+        // Without a window it is the same push again: it was sent twice because nobody knew what became of it.
+        db.client.batch_execute("update queen.queues set dedup_window_seconds = 0").await.unwrap();
+        let outcome = append(&db.client, &ask).await.unwrap();
+        assert_eq!(outcome.lanes, [LaneOutcome::Moved { last: Offset(4) }], "its keys are there");
         let mut exact = one_segment(p, 4, 1);
         exact.wait = true;
         let outcome = append(&db.client, &exact).await.unwrap();

@@ -97,6 +97,47 @@ fn a_claim_writes_everything_it_says_and_stamps_the_lease() {
     });
 }
 
+/// What a move completes counts; what retention took before it was handed out does not, nor does a seek. Data plane 11.3.
+#[test]
+fn moves_count_the_positions_they_retire() {
+    on_store(async |db| {
+        let (p, g, version) = with_cursor(&db).await;
+        let retired = async || db.number("select retired from queen.cursors").await;
+        let go = async |version, must, to| match db.move_one(cursor_move(p, g, version, must, to)).await {
+            CursorOutcome::Moved { version, .. } => version,
+            other => panic!("{other:?}"),
+        };
+        let start = async |at: i64| db.sql(&format!("update queen.partitions set log_start = {at}")).await;
+        let leased =
+            |committed, end, begun| CursorTo { attempt_start: Some(Offset(begun)), ..lease_to(committed, 5, 60, end) };
+        assert_eq!(retired().await, 0);
+        let version = go(version, LeaseMust::Over, lease_to(-1, 5, 60, 3)).await;
+        assert_eq!(retired().await, 0, "a claim retires nothing");
+        let version = go(version, LeaseMust::Live, CursorTo { lease: LeaseTo::Keep, ..leased(1, 3, 0) }).await;
+        assert_eq!(retired().await, 2, "a part of a batch");
+        start(4).await;
+        let version = go(version, LeaseMust::Live, to(3)).await;
+        assert_eq!(retired().await, 4, "the rest of it, although retention took it meanwhile");
+        start(6).await;
+        let version = go(version, LeaseMust::Over, leased(3, 6, 6)).await;
+        let version = go(version, LeaseMust::Live, to(6)).await;
+        assert_eq!(retired().await, 5, "4 and 5 were gone before they were handed out");
+        let version = go(version, LeaseMust::Over, leased(6, 7, 7)).await;
+        db.sql("update queen.cursors set lease_expires_at = clock_timestamp()").await;
+        start(9).await;
+        go(version, LeaseMust::Over, to(9)).await;
+        assert_eq!(retired().await, 6, "an auto-ack behind a lease that is over: 7 and 8 are gone");
+        let seek = r#"{"queue":"q","group":"g","offset":0}"#;
+        db.sql(&format!("select queen.seek_group('00000000-0000-0000-0000-000000000001', '{seek}')")).await;
+        assert_eq!(retired().await, 6);
+        // A row of before there was a counter goes on from where its cursor stands.
+        db.sql("update queen.cursors set retired = null, committed = 8").await;
+        let version = db.number("select version from queen.cursors").await;
+        go(version, LeaseMust::Over, to(9)).await;
+        assert_eq!(retired().await, 10);
+    });
+}
+
 #[test]
 fn a_row_that_moved_is_stale_and_comes_back_as_it_is() {
     on_store(async |db| {

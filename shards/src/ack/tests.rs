@@ -354,24 +354,6 @@ fn the_last_message_dead_lettered_ends_the_batch() {
     lane.is(14, false, 0);
 }
 
-#[test]
-fn a_dead_letter_that_cannot_be_filed_is_rejected_and_the_prefix_counts() {
-    let cursor = Lane::leased().cursor;
-    let items = [(11, Completed), (12, Dlq), (13, Completed), (14, Failed)].map(|(o, word)| item(o, word, ""));
-    let places = [11, 12, 13, 14].map(|o| Place::Span(Offset(o)));
-    let ruled = rule_unfiled(&cursor, &places, &items, 3, true);
-    assert_eq!(ruled.outcomes, [Accepted, DlqRejected, Accepted, Accepted]);
-    assert_eq!((ruled.dead_letter, ruled.released), (None, false));
-    let to = ruled.to.unwrap();
-    assert_eq!((to.committed, to.lease, to.batch_end), (Offset(11), LeaseTo::Keep, Some(Offset(14))));
-    let ruled = rule_unfiled(&cursor, &places[1..2], &items[1..2], 3, true);
-    assert_eq!((ruled.to, ruled.outcomes), (None, vec![DlqRejected]));
-    assert_eq!(
-        rule_unfiled(&cursor, &places[..1], &items[..1], 3, true),
-        rule(&cursor, &places[..1], &items[..1], 3, true)
-    );
-}
-
 /// Data plane 4.10 and 5.3: only the end of the span was delivered; its ack retires the rest, a nack retires nothing.
 #[test]
 fn a_conflating_lease_is_completed_by_the_message_it_delivered() {

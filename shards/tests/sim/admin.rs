@@ -88,7 +88,7 @@ impl Store {
     /// A commit of another broker, which did its own judging: keys must be new to the partition.
     pub fn foreign_append(&mut self, now: Stamp, id: PartitionId, messages: &[Message]) -> Option<(Offset, Segment)> {
         let row = self.partitions.get_mut(&id)?;
-        let (keys, frames, flags) = frame::pack(messages);
+        let (keys, frames, flags) = frame::pack_by_hand(messages);
         let base = row.last_offset.plus(1);
         let created_at = now.max(row.last_created_at);
         row.last_offset = row.last_offset.plus(messages.len() as i64);

@@ -30,7 +30,7 @@ impl Store {
         match call {
             Call::Provision { lanes } => {
                 let ids: Vec<PartitionId> = lanes.iter().map(|lane| self.provision(lane)).collect();
-                Reply::Lanes(ids.into_iter().map(|id| self.lane_row(id, rng)).collect())
+                Reply::Lanes(ids.into_iter().map(|id| self.lane_row(id, rng).filter(|_| !self.loses())).collect())
             }
             Call::FindLane { lane } => {
                 let id = self.find(lane);
@@ -124,6 +124,12 @@ impl Store {
     pub fn find(&self, lane: &LaneKey) -> Option<PartitionId> {
         let queue = self.queue_names.get(&lane.queue)?;
         self.partition_names.get(&(*queue, lane.partition.clone())).copied()
+    }
+
+    /// Whether a partition that was made just now is gone again before it is read.
+    fn loses(&mut self) -> bool {
+        let (rate, rng) = &mut self.lost;
+        rng.as_mut().is_some_and(|rng| rng.chance(*rate))
     }
 
     pub fn provision(&mut self, lane: &LaneKey) -> PartitionId {

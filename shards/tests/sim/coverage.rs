@@ -17,7 +17,7 @@ things! {
     Completed, CompletedInPart, Nacked, Retried, DeadLettered, Dropped, StaleLease, LeaseLess, Noop, AlreadyCommitted,
     Unresolvable, ConsumerNotFound, AckFailed,
     LeaseExpired, Redelivered, SecondAttempt,
-    LaneMoved, LaneBusy, LaneGone, CursorStale, CursorBusy, CursorGone,
+    LaneMoved, LaneBusy, LaneGone, LaneBehind, RowLocked, PartitionLost, CursorStale, CursorBusy, CursorGone,
     Unavailable, UnknownApplied, UnknownNotApplied, UnknownAppliedLate, LateAnswer, Outage, Poison,
     RetentionUnderLag, EvidenceRead, EvidencePurged, QueueDeleted, Configured, Seek, ClockJump, Restart,
     ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, LaneEvicted, KeysPaged, RecordsRead, PackedStored,

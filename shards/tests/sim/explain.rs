@@ -201,6 +201,8 @@ impl Oracle {
                 continue;
             }
             match *candidate {
+                // What is still on its way to the shard explains nothing.
+                Candidate::Ack(index, _) if self.asks[index].delivered.is_none() => {}
                 Candidate::Ack(index, set) if self.asks[index].fates[set].iter().any(|fate| fate.sure) => {}
                 Candidate::Ack(index, set) => {
                     for judged in self.judgements(index, set, case, &state) {

@@ -1,7 +1,9 @@
-//! Frames as the edge writes them. Source: binary-forms 11. A writer and a reader of our own, so that a mistake of
-//! the engine's reader is seen.
+//! Frames as the edge writes them, with the engine's writer. Source: binary-forms 11. What is stored is read by a reader
+//! of our own, and brokers that are not simulated write with a writer of our own, so that a mistake of the engine's is
+//! seen.
 
 use bytes::Bytes;
+use queen_shards::frames::{FrameHead, FrameWriter, Frames};
 use queen_shards::ids::{Key, MessageId};
 use queen_shards::key::KeyHasher;
 
@@ -31,7 +33,7 @@ pub fn flags(message: &Message) -> u8 {
     if message.producer { PRODUCER } else { 0 }
 }
 
-/// Appends the frame of a message.
+/// Appends the frame of a message, without the engine.
 pub fn write(out: &mut Vec<u8>, message: &Message) {
     let at = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -74,6 +76,34 @@ pub fn read(mut bytes: &[u8]) -> Option<Vec<Frame<'_>>> {
 
 /// What a draft carries: keys, frames and flags of its messages.
 pub fn pack(messages: &[Message]) -> (Bytes, Bytes, u8) {
+    let mut keys = Vec::with_capacity(messages.len() * 16);
+    let mut frames = FrameWriter::with_capacity(messages.len() * 96);
+    for message in messages {
+        keys.extend_from_slice(&message.key.0.to_le_bytes());
+        let head = FrameHead {
+            id: message.id,
+            trace: None,
+            transaction_id: std::str::from_utf8(&message.transaction_id).expect("clients write text"),
+            producer: message.producer.then_some("sub"),
+            encrypted: false,
+        };
+        frames.push(&head, &message.payload);
+    }
+    assert_eq!((frames.count() as usize, frames.is_empty()), (messages.len(), messages.is_empty()));
+    let flags = frames.flags();
+    (keys.into(), frames.into_bytes(), flags)
+}
+
+/// The same frames, put together one by one: what the edge does with a body that came packed.
+pub fn repack(frames: &[u8]) -> Bytes {
+    let mut again = FrameWriter::with_capacity(frames.len());
+    Frames::new(frames).ranges().for_each(|range| again.push_frame(&frames[range]));
+    assert_eq!(again.as_slice().len(), again.len());
+    again.into_bytes()
+}
+
+/// The same as [`pack`], without the engine.
+pub fn pack_by_hand(messages: &[Message]) -> (Bytes, Bytes, u8) {
     let mut keys = Vec::with_capacity(messages.len() * 16);
     let mut frames = Vec::with_capacity(messages.len() * 96);
     let mut all = 0;

@@ -28,7 +28,12 @@ impl Store {
         if bundles.iter().any(|bundle| bundle.lanes.iter().any(poison)) {
             return Err(StoreError::Refused("invalid byte sequence (simulated 22021)".into()));
         }
-        if rng.chance(self.busy / 4) {
+        let held = |bundle: &Arc<Bundle>| {
+            let lanes = bundle.lanes.iter().filter_map(|lane| lane.partition.or_else(|| self.find(&lane.draft.lane)));
+            let moves = bundle.moves.iter().map(|one| one.partition);
+            lanes.chain(moves).any(|id| self.is_locked(id, now))
+        };
+        if rng.chance(self.busy / 4) || bundles.iter().any(held) {
             return Err(StoreError::Refused("lock timeout (simulated 55P03)".into()));
         }
         let mut outcome = BundleOutcome { now, bundles: Vec::new(), stored: Vec::new() };

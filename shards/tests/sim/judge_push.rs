@@ -56,7 +56,7 @@ impl Oracle {
         for (index, (lane, result)) in append.lanes.iter().zip(&outcome.lanes).enumerate() {
             match result {
                 LaneOutcome::Appended { .. } => {}
-                LaneOutcome::Behind { .. } => unreachable!("the simulated store never waits"),
+                LaneOutcome::Behind { .. } => self.hit(Thing::LaneBehind),
                 LaneOutcome::Moved { .. } => {
                     self.hit(Thing::LaneMoved);
                     continue;
@@ -71,12 +71,16 @@ impl Oracle {
                     continue;
                 }
             }
+            let expect = match result {
+                LaneOutcome::Behind { base, .. } => base.plus(-1),
+                _ => lane.expect,
+            };
             let part = &self.ledger.parts[&lane.partition];
-            self.must(part.last_offset() == lane.expect, lane.partition, "a commit was written over another's offsets");
+            self.must(part.last_offset() == expect, lane.partition, "a commit was written over another's offsets");
             let created_at = now.stamp.max(part.messages.last().map_or(now.stamp, |last| last.created_at));
             let of_lane = append.segments.iter().zip(&outcome.stored).filter(|(s, _)| s.lane as usize == index);
             for (segment, (codec, body)) in of_lane {
-                let base = lane.expect.plus(1 + segment.rel as i64);
+                let base = expect.plus(1 + segment.rel as i64);
                 let written = WrittenSegment {
                     base,
                     count: segment.count,

@@ -4,7 +4,8 @@
 use crate::coverage::Thing;
 use crate::ledger::{Note, WrittenSegment};
 use crate::plan;
-use crate::world::World;
+use crate::rng::Rng;
+use crate::world::{Due, World};
 use queen_shards::command::Codec;
 use queen_shards::ids::{PartitionId, QueueId, Slot, Stamp};
 
@@ -62,6 +63,33 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Whether rows are locked for long in this seed, and partitions lost; decided by a generator of its own.
+    pub fn lock_rows(&mut self) {
+        if self.plan.calm() || !self.lock_rng.chance(120) {
+            return;
+        }
+        self.later(20_000, Due::Lock);
+        if self.plan.deletes {
+            let rng = Rng::new(self.lock_rng.below(u64::MAX));
+            self.store.lost = (200, Some(rng));
+        }
+    }
+
+    /// Somebody holds the rows of a partition: of its log and of its cursors. Source: reliability 6, F14.
+    pub fn lock_row(&mut self) {
+        if self.healed {
+            return;
+        }
+        let ids: Vec<PartitionId> = self.store.partitions.keys().copied().collect();
+        if !ids.is_empty() {
+            self.oracle.hit(Thing::RowLocked);
+            let (held, lasts) = (*self.lock_rng.pick(&ids), self.lock_rng.range(10_000, 6_000_000));
+            self.store.locked = Some((held, Stamp(self.moment().stamp.0 + lasts as i64)));
+        }
+        let again = self.lock_rng.range(50_000, 4_000_000);
+        self.later(again, Due::Lock);
     }
 
     fn any_partition(&mut self) -> Option<PartitionId> {

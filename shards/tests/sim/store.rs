@@ -7,12 +7,12 @@ use crate::rng::Rng;
 use bytes::Bytes;
 use queen_shards::command::{Codec, Start};
 use queen_shards::effect::{
-    Append, AppendOutcome, CursorMove, CursorOutcome, CursorRow, DeadLetter, LaneOutcome, LaneRow, LeaseMust, LeaseTo,
-    MoveOutcome, Options, QueueRow, StoreError,
+    Append, AppendLane, AppendOutcome, CursorMove, CursorOutcome, CursorRow, DeadLetter, LaneOutcome, LaneRow,
+    LeaseMust, LeaseTo, MoveOutcome, Options, QueueRow, StoreError,
 };
 use queen_shards::ids::{GroupId, LeaseId, Offset, PartitionId, QueueId, Stamp};
 use queen_shards::sealed::RunId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A bug put into the world on purpose, to see whether the oracle wakes. Source: reliability 4.
@@ -197,6 +197,11 @@ pub struct Store {
     pub planted: Option<Planted>,
     /// Rows found locked, per mille.
     pub busy: u32,
+    /// A row that somebody holds, and until when; its cursors with it.
+    pub locked: Option<(PartitionId, Stamp)>,
+    /// Partitions that are not found once they were made, because their queue was deleted, per mille; and the generator
+    /// that says which.
+    pub lost: (u32, Option<Rng>),
     /// Keys in one answer at most, whatever is asked for: pages are there to be met.
     pub keys_page: u64,
     pub numbers: Numbers,
@@ -249,29 +254,36 @@ impl Store {
         let mut written = Vec::with_capacity(append.lanes.len());
         for lane in &append.lanes {
             let blind = self.strikes(rng, Planted::BlindAppend, 500);
+            let locked = self.is_locked(lane.partition, now);
+            let behind = append.wait && self.may_go_behind(lane, append);
             let Some(row) = self.partitions.get_mut(&lane.partition) else {
                 outcome.lanes.push(LaneOutcome::Gone);
                 written.push(None);
                 continue;
             };
-            if rng.chance(self.busy) {
+            if rng.chance(self.busy) || locked {
                 outcome.lanes.push(LaneOutcome::Busy);
                 written.push(None);
-            } else if row.last_offset != lane.expect && !blind {
+            } else if row.last_offset != lane.expect && !blind && !behind {
                 outcome.lanes.push(LaneOutcome::Moved { last: row.last_offset });
                 written.push(None);
             } else {
                 let created_at = now.max(row.last_created_at);
+                let expect = if behind && !blind { row.last_offset } else { lane.expect };
                 if lane.count > 0 {
-                    row.last_offset = lane.expect.plus(lane.count as i64);
+                    row.last_offset = expect.plus(lane.count as i64);
                     row.last_created_at = created_at;
                 }
-                written.push(Some((lane.expect.plus(1), created_at)));
+                written.push(Some((expect.plus(1), created_at)));
                 let told = Stamp(created_at.0 - self.early(rng));
-                outcome.lanes.push(LaneOutcome::Appended { created_at: told });
+                outcome.lanes.push(match expect == lane.expect {
+                    true => LaneOutcome::Appended { created_at: told },
+                    false => LaneOutcome::Behind { base: expect.plus(1), created_at: told },
+                });
             }
         }
         for segment in &append.segments {
+            assert_eq!(queen_shards::frames::count(&segment.frames), Ok(segment.count), "a segment of other frames");
             let Some((first, created_at)) = written[segment.lane as usize] else {
                 outcome.stored.push((Codec::Raw, Bytes::new()));
                 continue;
@@ -303,6 +315,23 @@ impl Store {
         Ok(outcome)
     }
 
+    /// Whether what was written since the lane was verified holds none of the keys of the commit.
+    fn may_go_behind(&self, lane: &AppendLane, append: &Append) -> bool {
+        let Some(row) = self.partitions.get(&lane.partition) else { return false };
+        if row.last_offset <= lane.expect || lane.count == 0 {
+            return false;
+        }
+        let since = (lane.partition, lane.expect.plus(1))..=(lane.partition, row.last_offset);
+        let stored = self.segments.range(since.clone()).map(|(_, row)| &row.keys);
+        let mut theirs = stored.chain(self.evidence.range(since).map(|(_, row)| &row.keys));
+        let ours: BTreeSet<&[u8]> = append.segments.iter().flat_map(|segment| segment.keys.chunks(16)).collect();
+        theirs.all(|keys| !keys.chunks(16).any(|key| ours.contains(key)))
+    }
+
+    pub fn is_locked(&self, partition: PartitionId, now: Stamp) -> bool {
+        self.locked.is_some_and(|(held, until)| held == partition && now < until)
+    }
+
     fn lane_of(&self, append: &Append, lane: u32) -> PartitionId {
         append.lanes[lane as usize].partition
     }
@@ -320,7 +349,7 @@ impl Store {
     fn apply(&mut self, now: Stamp, rng: &mut Rng, step: &CursorMove) -> CursorOutcome {
         let (blind, lost) = (self.strikes(rng, Planted::BlindMove, 500), self.strikes(rng, Planted::LoseMove, 30));
         let no_letter = self.strikes(rng, Planted::LoseDeadLetter, 500);
-        let busy = rng.chance(self.busy);
+        let busy = rng.chance(self.busy) || self.is_locked(step.partition, now);
         let forgets = self.strikes(rng, Planted::ForgetLease, 300);
         let forgets_mark = self.strikes(rng, Planted::ForgetMark, 500);
         let Some(partition) = self.partitions.get(&step.partition) else { return CursorOutcome::Gone };

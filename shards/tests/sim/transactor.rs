@@ -131,6 +131,7 @@ impl Transactor {
             let mut messages: Vec<_> = (0..n).map(|_| ctx.shared.message(ctx.rng, ctx.plan, queue, minted)).collect();
             messages.retain(|message| keys.insert(message.key));
             let (keys, frames, flags) = frame::pack(&messages);
+            let frames = frame::repack(&frames);
             let count = messages.len() as u32;
             pushes.push(Draft { lane, count, keys, all_minted: minted, frames, packed: None, flags });
         }

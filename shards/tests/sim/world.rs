@@ -17,9 +17,10 @@ use crate::producer::Producer;
 use crate::rng::Rng;
 use crate::store::{Planted, Store};
 use crate::transactor::Transactor;
+use queen_shards::activity::BusyQueue;
 use queen_shards::bundle::{Bundle, news};
 use queen_shards::command::Event;
-use queen_shards::effect::Effect;
+use queen_shards::effect::{CursorOutcome, Effect, MoveOutcome};
 use queen_shards::ids::{CommitId, Micros, Slot, Stamp};
 use queen_shards::limits::{LANE_IDLE_US, LANES_KEPT, ShardConfig};
 use queen_shards::shard::Shard;
@@ -38,6 +39,7 @@ pub enum Due {
     LogAtStore { broker: usize, epoch: u64, began: u64 },
     HearLog { broker: usize, epoch: u64, began: u64, news: crate::log::News },
     Admin,
+    Lock,
 }
 
 enum Client {
@@ -68,7 +70,8 @@ pub struct World {
     brokers: Vec<Broker>,
     clients: Vec<(Client, Home)>,
     shared: Shared,
-    due: BTreeMap<(u64, u64), Due>,
+    /// Boxed: a tree moves its entries about, and events are large.
+    due: BTreeMap<(u64, u64), Box<Due>>,
     made: u64,
     tickets: BTreeMap<u64, Ticketed>,
     owner: BTreeMap<Slot, usize>,
@@ -80,6 +83,7 @@ pub struct World {
     /// How far each broker has read the commit log.
     pub(crate) log_at: Vec<usize>,
     pub(crate) log_rng: Rng,
+    pub(crate) lock_rng: Rng,
     window_bytes: BTreeMap<At, usize>,
     inbox: Vec<Event>,
     effects: Vec<Effect>,
@@ -134,6 +138,7 @@ impl World {
             disk_rng: crate::disk::rng(seed),
             log_at: vec![0; plan.brokers.len()],
             log_rng: Rng::new(seed ^ 0x109),
+            lock_rng: Rng::new(seed ^ 0x10c4),
             window_bytes: BTreeMap::new(),
             inbox: Vec::new(),
             effects: Vec::new(),
@@ -179,6 +184,7 @@ impl World {
             }
         }
         self.later(10_000, Due::Admin);
+        self.lock_rows();
     }
 
     fn home(&mut self) -> Home {
@@ -232,7 +238,7 @@ impl World {
         for shard in 0..count {
             // Nothing is asked of a shard before it has read the clock.
             let event = Event::Clock { now: stamp, at: self.clock(broker, self.t) };
-            self.due.insert((self.t, self.made), Due::Deliver { at: (broker, shard), epoch, event });
+            self.due.insert((self.t, self.made), Box::new(Due::Deliver { at: (broker, shard), epoch, event }));
             self.made += 1;
         }
         self.start_disk(broker);
@@ -291,7 +297,7 @@ impl World {
     }
 
     pub(crate) fn later(&mut self, after: u64, due: Due) {
-        self.due.insert((self.t + after, self.made), due);
+        self.due.insert((self.t + after, self.made), Box::new(due));
         self.made += 1;
     }
 
@@ -304,7 +310,7 @@ impl World {
         let ((t, _), due) = entry.remove_entry();
         self.t = self.t.max(t);
         self.mix(t);
-        match due {
+        match *due {
             Due::Deliver { at, epoch, event } => {
                 if self.brokers[at.0].epoch == epoch {
                     self.take(at, event);
@@ -322,6 +328,7 @@ impl World {
             Due::Disk(step) => self.disk_turns(step),
             step @ (Due::ReadLog { .. } | Due::LogAtStore { .. } | Due::HearLog { .. }) => self.log_steps(step),
             Due::Client { client, input } => self.act(client, input),
+            Due::Lock => self.lock_row(),
             Due::Admin => {
                 if !self.healed {
                     self.meddle();
@@ -336,13 +343,13 @@ impl World {
     /// Events of the same shard that are close enough to be in the same inbox.
     fn take_more(&mut self, at: At, epoch: u64) {
         while let Some(entry) = self.due.first_entry() {
-            let same = matches!(entry.get(), Due::Deliver { at: to, epoch: of, .. } if *to == at && *of == epoch);
+            let same = matches!(&**entry.get(), Due::Deliver { at: to, epoch: of, .. } if *to == at && *of == epoch);
             if !same || entry.key().0 > self.t + TOGETHER_US {
                 break;
             }
             let ((t, _), due) = entry.remove_entry();
             self.t = self.t.max(t);
-            if let Due::Deliver { event, .. } = due {
+            if let Due::Deliver { event, .. } = *due {
                 self.take(at, event);
             }
         }
@@ -368,7 +375,8 @@ impl World {
             }
             Event::Moved { result, .. } => {
                 self.oracle.move_answered(at);
-                self.fault(at, result.is_err());
+                let locked = |outcome: &MoveOutcome| outcome.moves.contains(&CursorOutcome::Busy);
+                self.fault(at, result.as_ref().map_or(true, locked));
             }
             Event::Bundled { commit, result } => {
                 if let Some(bundles) = self.bundles.remove(&(at, *commit)) {
@@ -439,6 +447,30 @@ impl World {
         }
     }
 
+    /// What the shards of a broker have counted for the lists of busiest queues is theirs, and sorted.
+    fn watch_activity(&mut self) {
+        for broker in &mut self.brokers {
+            let mut all: Vec<BusyQueue> = Vec::new();
+            for shard in &mut broker.shards {
+                let busy = shard.take_busy(usize::MAX);
+                assert!(busy.is_sorted_by(|a, b| BusyQueue::busiest_first(a, b).is_lt()), "{busy:?}");
+                for one in busy {
+                    assert!(one.activity.lag_max_us <= one.activity.lag_us, "{one:?}");
+                    match all.iter_mut().find(|queue| queue.queue == one.queue) {
+                        Some(queue) => queue.add(&one),
+                        None => all.push(one),
+                    }
+                }
+                assert!(shard.take_busy(usize::MAX).is_empty(), "counted twice");
+            }
+            for one in all {
+                let parts = self.oracle.ledger.parts.values().filter(|part| part.queue_name == one.queue);
+                let written: u64 = parts.flat_map(|part| &part.segments).map(|segment| segment.count as u64).sum();
+                assert!(one.activity.pushed <= written, "{one:?}, of {written} that were stored");
+            }
+        }
+    }
+
     /// When all is done, no engine holds anything for anybody.
     pub fn finish(&mut self) {
         for (b, broker) in self.brokers.iter().enumerate() {
@@ -461,6 +493,7 @@ impl World {
         if !self.disks_empty() {
             self.oracle.fail(None, "records are left on disk");
         }
+        self.watch_activity();
         self.oracle.finish(&self.store);
     }
 
@@ -555,7 +588,7 @@ impl World {
         self.sent.insert((client, at.1), when);
         let epoch = self.brokers[at.0].epoch;
         let event = Event::Command { slot, command };
-        self.due.insert((when, self.made), Due::Deliver { at, epoch, event });
+        self.due.insert((when, self.made), Box::new(Due::Deliver { at, epoch, event }));
         self.made += 1;
     }
 
@@ -598,6 +631,8 @@ impl World {
     pub fn heal(&mut self) {
         self.healed = true;
         self.store.busy = 0;
+        self.store.locked = None;
+        self.store.lost = (0, None);
         self.outage_until = 0;
         (0..self.disks.len()).for_each(|broker| self.switch_maintenance(broker, false));
         self.oracle.healed = Some(self.t);

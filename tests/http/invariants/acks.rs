@@ -1,8 +1,7 @@
 //! Invariants 21 to 29: acks.
 
-use crate::harness::{rules, unique};
+use crate::harness::{eventually, rules, unique};
 use serde_json::json;
-use std::time::Duration;
 
 const ALL: &str = "consumerGroup=g&subscriptionMode=all";
 
@@ -78,19 +77,26 @@ rules! {
     }
 
     fn i26_a_stale_lease_moves_nothing_and_a_late_ack_without_lease_does(b) {
-        let q = unique("i26");
+        let (q, group) = (unique("i26"), unique("g"));
+        let all = format!("consumerGroup={group}&subscriptionMode=all");
         b.push_n(&q, "p", "m", 3);
-        let pop = b.pop(&q, &format!("{ALL}&leaseSeconds=1"));
-        std::thread::sleep(Duration::from_millis(1100));
+        let pop = b.pop(&q, &format!("{all}&leaseSeconds=1"));
+        let standing = || {
+            let page = b.get(&format!("/api/v1/consumer-groups/{group}")).json();
+            let of = &page[&q]["partitions"][0];
+            (of["offsetLag"].as_i64(), of["leaseActive"].as_bool())
+        };
+        eventually("the lease ends", || (standing() == (Some(3), Some(false))).then_some(()));
         for status in ["completed", "failed", "retry", "dlq"] {
-            let result = b.ack("g", &[pop.messages[1].ack(status)]).remove(0);
+            let result = b.ack(&group, &[pop.messages[1].ack(status)]).remove(0);
             assert_eq!(result["success"], false);
             assert_eq!(result["error"], "invalid or expired lease");
         }
+        assert_eq!(standing(), (Some(3), Some(false)), "nothing moved");
         let mut late = pop.messages[1].ack("completed");
         late["leaseId"] = "".into();
-        b.ack_ok("g", &[late]);
-        assert_eq!(b.pop(&q, ALL).keys(), ["m2"]);
+        b.ack_ok(&group, &[late]);
+        assert_eq!(b.pop(&q, &all).keys(), ["m2"]);
         assert!(b.dead_letters(&q).is_empty());
     }
 

@@ -69,8 +69,10 @@ rules! {
         let refused = b.post("/api/v1/configure", &json!({"queue": q, "options": {"retryLimit": 9, "leaseTime": "soon"}}));
         assert_eq!(refused.status, 400);
         assert_eq!(b.configure(&q, json!({})), reset, "a rejected call changes nothing");
+        assert_eq!(b.configure(&q, json!({"priority": 4}))["priority"], 4);
         let replaced = b.post("/api/v1/configure", &json!({"queue": q, "mode": "replace", "options": {"retryLimit": 5}})).json();
         let options = &replaced["options"];
-        assert_eq!((&options["leaseTime"], &options["retryLimit"]), (&json!(300), &json!(5)), "{options}");
+        let of = (&options["leaseTime"], &options["retryLimit"], &options["priority"]);
+        assert_eq!(of, (&json!(300), &json!(5), &json!(0)), "{options}");
     }
 }

@@ -45,6 +45,17 @@ rules! {
                 }
             }
         });
+        // And so they are delivered: a body's five of a partition, one after another.
+        let got = b.drain(&q, "batch=100", "");
+        for lane in 0..2 {
+            let got: Vec<_> = got.iter().filter(|m| m.partition == format!("p{lane}")).collect();
+            assert_eq!(got.len(), 4 * 10 * 5);
+            for body in got.chunks(5) {
+                let of: Vec<Vec<usize>> = body.iter().map(|m| serde_json::from_str(m.data.get()).expect("numbers")).collect();
+                let want: Vec<Vec<usize>> = (0..5).map(|i| vec![of[0][0], of[0][1], lane + 2 * i]).collect();
+                assert_eq!(of, want);
+            }
+        }
     }
 
     fn i03_push_and_pop_report_the_same_offset_and_id(b) {

@@ -3,6 +3,7 @@
 use crate::check::view::{Said, View};
 use crate::faults::Fault;
 use crate::history::{Answer, Call, End, History, Word};
+use crate::waits::across;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Counts by name. Names of faults start with `fault:`.
@@ -34,7 +35,7 @@ pub const FAULTED: [&str; 2] = ["outcomes unknown", "clients that left a poll"];
 pub const SPOOLED: [&str; 2] = ["items buffered", "buffered-to-queued changes in a partition"];
 
 /// Only with two brokers.
-pub const TWO_BROKERS: [&str; 1] = ["deliveries through the other broker"];
+pub const TWO_BROKERS: [&str; 2] = ["deliveries through the other broker", "wake-ups across brokers"];
 
 /// Only where retention is part of the run.
 pub const RETAINED: [&str; 1] = ["retention passing a lagging cursor"];
@@ -64,6 +65,7 @@ pub fn count(history: &History) -> Counts {
             _ => {}
         }
     }
+    add("wake-ups across brokers", across(&view).len() as u64);
     let mut pushed_by: BTreeMap<(&str, &str, &str), u8> = BTreeMap::new();
     for (&(queue, partition), lane) in &view.lanes {
         let retained = view.queue(queue).is_some_and(|plan| plan.retention_secs > 0);
@@ -155,6 +157,17 @@ pub fn missing(counts: &Counts, history: &History, faults: &[Fault]) -> Vec<Stri
     names.extend(faults.iter().map(|fault| format!("fault:{}", fault.name())));
     names.retain(|name| counts.get(name).copied().unwrap_or(0) == 0);
     names
+}
+
+/// Crash windows among these faults that were hit less often than `goal`.
+pub fn windows_below(goal: u64, counts: &Counts, faults: &[Fault]) -> Vec<String> {
+    let windows = faults.iter().filter(|fault| matches!(fault, Fault::CrashAt(_)));
+    let hits = windows.map(|fault| format!("fault:{}", fault.name())).map(|name| {
+        let n = counts.get(&name).copied().unwrap_or(0);
+        (name, n)
+    });
+    // At 0 it is missing anyway.
+    hits.filter(|(_, n)| (1..goal).contains(n)).map(|(name, n)| format!("{name}: {n} of {goal}")).collect()
 }
 
 /// Adds the counts of one episode to those of the run.

@@ -1,5 +1,6 @@
 //! One episode: fresh queues, load under faults, heal, drain, read everything back, judge.
 
+use crate::check::view::View;
 use crate::check::{Violation, check};
 use crate::client::Client;
 use crate::coverage::{self, Counts};
@@ -10,6 +11,7 @@ use crate::nemesis::{Findings, Nemesis};
 use crate::outages::Outages;
 use crate::report::silences;
 use crate::rng::Rng;
+use crate::waits::Waits;
 use crate::work::consumer::{self, Job};
 use crate::work::{Actor, Part, Shared, Stage, plan, producer, transactor, wire};
 use crate::world::World;
@@ -26,6 +28,7 @@ pub struct Script {
     pub load: Duration,
     /// ... but never longer than this.
     pub load_max: Duration,
+    /// In the order in which they strike first.
     pub faults: Vec<Fault>,
     /// Each fault a single time; otherwise again and again.
     pub once: bool,
@@ -44,6 +47,8 @@ pub struct Outcome {
     pub counts: Counts,
     pub missing: Vec<String>,
     pub restarts: Vec<Duration>,
+    pub terms: Vec<Duration>,
+    pub waits: Waits,
     /// Times without an accepted push after each fault, by its name.
     pub silences: Vec<(String, Duration)>,
     pub outages: Outages,
@@ -104,19 +109,21 @@ fn attempt(world: &World, script: &Script, prefix: &str, path: Option<&Path>) ->
     finals.dead_letters = finals::dead_letters(world, &plan)?;
     finals.canaries = Some(finals::canaries(world, script.seed)?);
     let history = recorder.close(plan, finals);
-    let outcome = judge(&history, script, findings.restarts);
+    let outcome = judge(&history, script, findings.restarts, findings.terms);
     finals::remove(world, &history.plan, prefix);
     Ok(outcome)
 }
 
 /// Judges a finished history.
-fn judge(history: &History, script: &Script, restarts: Vec<Duration>) -> Outcome {
+fn judge(history: &History, script: &Script, restarts: Vec<Duration>, terms: Vec<Duration>) -> Outcome {
     let counts = coverage::count(history);
     Outcome {
         violations: check(history),
         missing: coverage::missing(&counts, history, &script.faults),
         counts,
         restarts,
+        terms,
+        waits: Waits::of(history, &View::of(history)),
         silences: silences(history),
         outages: Outages::of(history),
         probes: history.finals.probes.iter().filter_map(|p| Some(Duration::from_millis(p.took_ms?))).collect(),

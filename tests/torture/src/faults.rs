@@ -38,8 +38,50 @@ pub enum Fault {
     KillDrainingBroker,
     /// The spool is at its size cap while the database is away.
     SpoolAtCap,
+    /// The database answers, and refuses.
+    Refuse(Refusal),
+    /// One broker after the other is ended by SIGTERM and started again. Needs two.
+    RollingRestart,
     /// The broker kills itself inside a window between two durable steps; needs a build with the feature `torture`.
     CrashAt(Window),
+}
+
+/// What a database that is there says instead of doing it, by its SQLSTATE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Refusal {
+    /// 25006, by `default_transaction_read_only`.
+    ReadOnly,
+    /// 57P03, to whoever connects.
+    Starting,
+    /// 53300, to whoever connects.
+    TooManyConnections,
+    /// 53100, to whoever writes; so are the next three.
+    DiskFull,
+    /// 40001.
+    Serialization,
+    /// 40P01.
+    Deadlock,
+    /// 57014.
+    Canceled,
+}
+
+impl Refusal {
+    /// Name of the fault; behind `refuse-` it is the SQLSTATE.
+    fn fault(self) -> &'static str {
+        match self {
+            Refusal::ReadOnly => "refuse-25006",
+            Refusal::Starting => "refuse-57P03",
+            Refusal::TooManyConnections => "refuse-53300",
+            Refusal::DiskFull => "refuse-53100",
+            Refusal::Serialization => "refuse-40001",
+            Refusal::Deadlock => "refuse-40P01",
+            Refusal::Canceled => "refuse-57014",
+        }
+    }
+
+    pub fn state(self) -> &'static str {
+        &self.fault()["refuse-".len()..]
+    }
 }
 
 /// The windows of the reliability goals, section 3, as the broker's `src/torture.rs` names them.
@@ -121,7 +163,24 @@ impl Fault {
             Fault::KillBufferingBroker => "kill-buffering-broker",
             Fault::KillDrainingBroker => "kill-draining-broker",
             Fault::SpoolAtCap => "spool-at-cap",
+            Fault::Refuse(refusal) => refusal.fault(),
+            Fault::RollingRestart => "rolling-restart",
             Fault::CrashAt(window) => window.fault(),
+        }
+    }
+
+    /// How often it is to strike beside the others: a campaign strikes with what is furthest behind. Crash windows come
+    /// first, each has to be hit 20 times; hits of resets and cuts come by the dozen; what lasts long is dear.
+    pub fn want(self) -> u64 {
+        match self {
+            Fault::CrashAt(_) => 30,
+            Fault::ResetClients | Fault::ResetDatabase => 400,
+            Fault::CutCommit => 100,
+            Fault::HalfOpenClients | Fault::HalfOpenDatabase => 30,
+            Fault::KillBroker | Fault::TermThenKillBroker | Fault::TerminateBackend => 20,
+            Fault::CutCommitAndOutage | Fault::LongOutage | Fault::SpoolAtCap | Fault::Refuse(_) => 8,
+            Fault::RollingRestart => 6,
+            _ => 12,
         }
     }
 }
@@ -133,6 +192,8 @@ pub enum Family {
     F1,
     /// PostgreSQL dies.
     F2,
+    /// PostgreSQL answers, and refuses.
+    F3,
     /// A process stands still.
     F4,
     /// The spool is full.
@@ -145,25 +206,36 @@ pub enum Family {
     F13,
     /// SIGTERM, then SIGKILL.
     F16,
+    /// Two brokers restart one after the other.
+    F17,
 }
 
 impl Family {
-    pub const ALL: [Family; 8] =
-        [Family::F1, Family::F2, Family::F4, Family::F5, Family::F9, Family::F10, Family::F13, Family::F16];
-    /// What runs when nothing is asked for. Two brokers see each other's messages late in this version.
-    pub const DEFAULT: [Family; 7] =
-        [Family::F1, Family::F2, Family::F4, Family::F5, Family::F9, Family::F10, Family::F16];
+    pub const ALL: [Family; 10] = [
+        Family::F1,
+        Family::F2,
+        Family::F3,
+        Family::F4,
+        Family::F5,
+        Family::F9,
+        Family::F10,
+        Family::F13,
+        Family::F16,
+        Family::F17,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Family::F1 => "F1",
             Family::F2 => "F2",
+            Family::F3 => "F3",
             Family::F4 => "F4",
             Family::F5 => "F5",
             Family::F9 => "F9",
             Family::F10 => "F10",
             Family::F13 => "F13",
             Family::F16 => "F16",
+            Family::F17 => "F17",
         }
     }
 
@@ -195,6 +267,15 @@ impl Family {
                 Fault::CrashBackend,
                 Fault::LongOutage,
             ],
+            Family::F3 => &[
+                Fault::Refuse(Refusal::ReadOnly),
+                Fault::Refuse(Refusal::Starting),
+                Fault::Refuse(Refusal::TooManyConnections),
+                Fault::Refuse(Refusal::DiskFull),
+                Fault::Refuse(Refusal::Serialization),
+                Fault::Refuse(Refusal::Deadlock),
+                Fault::Refuse(Refusal::Canceled),
+            ],
             Family::F4 => &[Fault::PauseBroker, Fault::PausePostgres],
             Family::F5 => &[Fault::SpoolAtCap],
             Family::F9 => &[
@@ -212,11 +293,13 @@ impl Family {
             Family::F10 => &[Fault::CutCommit, Fault::CutCommitAndOutage],
             Family::F13 => &[],
             Family::F16 => &[Fault::TermThenKillBroker],
+            Family::F17 => &[Fault::RollingRestart],
         }
     }
 }
 
-/// All faults of some families.
-pub fn of_families(families: &[Family]) -> Vec<Fault> {
-    families.iter().flat_map(|family| family.faults()).copied().collect()
+/// All faults of some families that this many brokers can meet.
+pub fn of_families(families: &[Family], brokers: u8) -> Vec<Fault> {
+    let all = families.iter().flat_map(|family| family.faults()).copied();
+    all.filter(|fault| *fault != Fault::RollingRestart || 1 < brokers).collect()
 }

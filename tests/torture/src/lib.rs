@@ -20,5 +20,6 @@ pub mod outages;
 pub mod planted;
 pub mod report;
 pub mod rng;
+pub mod waits;
 pub mod work;
 pub mod world;

@@ -1,7 +1,7 @@
 //! The nemesis: one fault after another, each healed before the next, each in the history from its first to its last
 //! moment.
 
-use crate::faults::{Fault, Window};
+use crate::faults::{Fault, Refusal, Window};
 use crate::finals::spool_of;
 use crate::history::{Answer, Call, End, Recorder};
 use crate::rng::Rng;
@@ -22,6 +22,8 @@ const OUTAGE: Duration = Duration::from_millis(3200);
 /// How long a broker may take to buffer, to drain, or to come to a window, before nothing was struck.
 const SPOOL_LIMIT: Duration = Duration::from_secs(15);
 const SPOOL_PAUSE: Duration = Duration::from_millis(3);
+/// By then a push that was asked for while the database was away is answered: the figures of outages are not about kills.
+const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 /// A spool cap that a second of load fills.
 const CAP_BYTES: &str = "65536";
 
@@ -31,6 +33,8 @@ pub struct Findings {
     pub crashes: Vec<String>,
     /// From the start of a broker to its first 200.
     pub restarts: Vec<Duration>,
+    /// From SIGTERM to the end of the process, where nothing else was done to it.
+    pub terms: Vec<Duration>,
     /// The rig itself could not go on.
     pub broken: Option<String>,
 }
@@ -45,11 +49,11 @@ pub struct Nemesis<'a> {
 }
 
 impl Nemesis<'_> {
-    /// Strikes with each of these in a drawn order, again and again while the load lasts; `once`: each until it has struck.
+    /// Strikes with each of these, first in their order and then in a drawn one, again and again while the load lasts;
+    /// `once`: each until it has struck.
     pub fn run(mut self, faults: &[Fault], once: bool) {
         let mut order = faults.to_vec();
         loop {
-            self.rng.shuffle(&mut order);
             let mut missed = Vec::new();
             for fault in &order {
                 let pause = self.between(200, 1500);
@@ -67,6 +71,7 @@ impl Nemesis<'_> {
             if once {
                 order = missed;
             }
+            self.rng.shuffle(&mut order);
             if order.is_empty() {
                 return;
             }
@@ -116,9 +121,7 @@ impl Nemesis<'_> {
             Fault::TermThenKillBroker => {
                 side.broker.signal(libc::SIGTERM);
                 if self.rng.percent(30) {
-                    if !side.broker.wait_end(TERM_LIMIT) {
-                        self.found(|f| f.crashes.push(format!("SIGTERM did not end it within {TERM_LIMIT:?}")));
-                    }
+                    self.term(side);
                 } else {
                     let pause = self.between(0, 2000);
                     side.broker.wait_end(pause);
@@ -159,7 +162,7 @@ impl Nemesis<'_> {
             Fault::OneByteDatabase => Ok(self.mode(&side.database, Mode::OneByte)),
             Fault::HalfOpenClients => Ok(self.half_open(&side.clients)),
             Fault::HalfOpenDatabase => Ok(self.half_open(&side.database)),
-            Fault::CutCommit => Ok(u64::from(side.database.trap(Trap::CutAnswer, TRAP_LIMIT))),
+            Fault::CutCommit => Ok(self.cut_commits(side)),
             Fault::CutCommitAndOutage => {
                 let cut = side.database.trap(Trap::CutAnswer, TRAP_LIMIT);
                 side.database.set(Mode::Down);
@@ -178,8 +181,62 @@ impl Nemesis<'_> {
             Fault::KillBufferingBroker => self.kill_buffering(side),
             Fault::KillDrainingBroker => self.kill_draining(side),
             Fault::SpoolAtCap => self.fill_spool(side),
+            Fault::Refuse(refusal) => self.refuse(side, refusal),
+            Fault::RollingRestart => self.roll(),
             Fault::CrashAt(window) => self.crash_at(side, window),
         }
+    }
+
+    /// Waits for the end that SIGTERM, sent just now, brings.
+    fn term(&mut self, side: &Side) {
+        let began = Instant::now();
+        match side.broker.wait_end(TERM_LIMIT) {
+            true => self.found(|f| f.terms.push(began.elapsed())),
+            false => self.found(|f| f.crashes.push(format!("SIGTERM did not end it within {TERM_LIMIT:?}"))),
+        }
+    }
+
+    /// Ends each broker as an update does, and starts it again before the next.
+    fn roll(&mut self) -> Result<u64, String> {
+        for side in &self.world.sides {
+            side.broker.signal(libc::SIGTERM);
+            self.term(side);
+            side.broker.kill();
+            self.start(side)?;
+        }
+        Ok(1)
+    }
+
+    fn cut_commits(&mut self, side: &Side) -> u64 {
+        let mut hits = 0;
+        for _ in 0..if self.mild { 1 } else { self.rng.range(4, 12) } {
+            if !side.database.trap(Trap::CutAnswer, TRAP_LIMIT) {
+                break;
+            }
+            hits += 1;
+            let pause = self.between(5, 150);
+            self.wait(pause);
+        }
+        hits
+    }
+
+    /// The database says no for a while, each time with this SQLSTATE.
+    fn refuse(&mut self, side: &Side, refusal: Refusal) -> Result<u64, String> {
+        let postgres = &self.world.postgres;
+        let state = refusal.state();
+        match refusal {
+            Refusal::Starting | Refusal::TooManyConnections => side.database.set(Mode::Refuse(state)),
+            Refusal::ReadOnly => postgres.set("default_transaction_read_only", Some("on"))?,
+            _ => postgres.refuse_writes(state)?,
+        }
+        let pause = self.between(300, if self.mild { 1000 } else { 3500 });
+        self.wait(pause);
+        match refusal {
+            Refusal::Starting | Refusal::TooManyConnections => side.database.set(Mode::Pass),
+            Refusal::ReadOnly => postgres.set("default_transaction_read_only", None)?,
+            _ => postgres.accept_writes()?,
+        }
+        Ok(1)
     }
 
     /// Waits while the database is away and nothing else is wrong; written down for the figures of outages.
@@ -330,6 +387,7 @@ impl Nemesis<'_> {
         self.away(side, pause);
         let broker_too = self.rng.percent(20);
         if broker_too {
+            self.wait(ANSWER_LIMIT);
             side.broker.kill();
             side.broker.launch().map_err(|e| e.to_string())?;
             let pause = self.between(200, 1500);

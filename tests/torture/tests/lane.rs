@@ -1,6 +1,8 @@
 //! The rig itself, small: one episode with one of each fault that is over soon. Every bound in it is generous, so that
 //! its verdict is the broker's and not the machine's; longer runs are `queen-torture`'s.
 
+use queen_torture::episode::Script;
+use queen_torture::faults::{Fault, Refusal};
 use queen_torture::report::{Report, Verdict};
 use queen_torture::world::World;
 use queen_torture::{campaign, coverage, episode};
@@ -18,22 +20,40 @@ fn binary() -> PathBuf {
     path
 }
 
-#[test]
-fn one_of_each_fault_leaves_no_rule_broken() {
-    let dir = std::env::temp_dir().join(format!("queen-torture-lane-{}", std::process::id()));
-    let world = World::start(&dir, &binary(), 1, &[], false).expect("a database and a broker");
-    let script = campaign::lane(20_261_129, PATIENCE);
+/// Runs one episode; panics with its report when it is not green.
+fn judged(name: &str, brokers: u8, script: Script) {
+    let dir = std::env::temp_dir().join(format!("queen-torture-{name}-{}", std::process::id()));
+    let world = World::start(&dir, &binary(), brokers, &[], false).expect("a database and brokers");
     let history = world.dir().join("history.jsonl");
-    let outcome = episode::run(&world, &script, "lane", Some(&history));
+    let outcome = episode::run(&world, &script, name, Some(&history));
     let (missing, counts) = (outcome.missing.clone(), outcome.counts.clone());
-    let mut report = Report { command: "the lane".into(), seed: script.seed, brokers: vec![1], ..Report::default() };
-    report.take("the lane", outcome);
+    let command = format!("the lane {name}");
+    let mut report = Report { command, seed: script.seed, brokers: vec![brokers], ..Report::default() };
+    report.take(name, outcome);
     report.missing = missing;
     if report.verdict() != Verdict::Green {
-        let kept = std::env::temp_dir().join(format!("queen-torture-red-{}.jsonl", std::process::id()));
+        let kept = std::env::temp_dir().join(format!("queen-torture-red-{name}-{}.jsonl", std::process::id()));
         let _ = std::fs::copy(&history, &kept);
         panic!("{}\nits history: {}", report.text(), kept.display());
     }
     assert!(counts.get("fault:kill-broker").is_some_and(|n| *n == 1), "{counts:?}");
     assert!(coverage::ALWAYS.iter().all(|name| counts.contains_key(*name)), "{counts:?}");
+}
+
+#[test]
+fn one_of_each_fault_leaves_no_rule_broken() {
+    judged("one", 1, campaign::lane(20_261_129, PATIENCE));
+}
+
+/// Two brokers on one database, with what is peculiar to them: one goes, stands still or restarts while the other works.
+#[test]
+fn two_brokers_on_one_database_leave_no_rule_broken() {
+    const FAULTS: [Fault; 5] = [
+        Fault::KillBroker,
+        Fault::PauseBroker,
+        Fault::ResetDatabase,
+        Fault::Refuse(Refusal::Serialization),
+        Fault::RollingRestart,
+    ];
+    judged("two", 2, Script { faults: FAULTS.to_vec(), ..campaign::lane(20_261_130, PATIENCE) });
 }

@@ -161,6 +161,9 @@ impl World {
                     self.oracle.hit(Thing::EvidenceRead);
                 }
             }
+            (Call::Provision { .. }, Reply::Lanes(rows)) if rows.contains(&None) => {
+                self.oracle.hit(Thing::PartitionLost);
+            }
             (Call::ReadRecords { .. }, _) => self.oracle.hit(Thing::RecordsRead),
             (Call::ReadNewest { .. }, _) => self.oracle.hit(Thing::NewestRead),
             (Call::SealRun { .. }, _) => self.oracle.hit(Thing::Sealed),

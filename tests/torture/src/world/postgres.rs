@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 /// Recovery after a kill takes as long as the WAL is large; the rig's is small.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
+/// Tables whose writes can be refused.
+const REFUSING: [&str; 2] = ["segments", "cursors"];
 pub const DATABASE: &str = "torture";
 
 pub struct Postgres {
@@ -122,6 +124,39 @@ impl Postgres {
 
     pub fn query(&self, sql: &str) -> Result<String, String> {
         self.query_in(DATABASE, sql)
+    }
+
+    /// Sets a parameter of the server for all sessions, or takes it back.
+    pub fn set(&self, name: &str, value: Option<&str>) -> Result<(), String> {
+        let sql = match value {
+            Some(value) => format!("alter system set {name} = {value}"),
+            None => format!("alter system reset {name}"),
+        };
+        self.query(&sql)?;
+        self.query("select pg_reload_conf()").map(drop)
+    }
+
+    /// From now on whoever stores messages or moves a cursor is told this SQLSTATE.
+    pub fn refuse_writes(&self, state: &str) -> Result<(), String> {
+        self.query(&format!(
+            "create or replace function public.refuse() returns trigger language plpgsql as $$ begin \
+             raise exception using errcode = '{state}', message = 'refused by the rig'; end $$"
+        ))?;
+        // Each table alone: who holds the lock on one waits for no other.
+        for table in REFUSING {
+            self.query(&format!(
+                "create trigger refuse before insert or update on queen.{table} for each row \
+                 execute function public.refuse()"
+            ))?;
+        }
+        Ok(())
+    }
+
+    pub fn accept_writes(&self) -> Result<(), String> {
+        for table in REFUSING {
+            self.query(&format!("drop trigger if exists refuse on queen.{table}"))?;
+        }
+        Ok(())
     }
 
     /// Runs SQL with psql; rows as lines, columns parted by tabs.

@@ -27,6 +27,8 @@ pub enum Mode {
     OneByte,
     /// New connections are reset, and so are those there are.
     Down,
+    /// As [`Mode::Down`], but who connects is told this SQLSTATE, as a PostgreSQL that starts or is full does.
+    Refuse(&'static str),
 }
 
 /// What happens to the next writing commit of the database link.
@@ -185,8 +187,10 @@ impl Way {
 
 struct Pipe {
     front: TcpStream,
-    /// `None`: half open.
+    /// `None`: half open, or to be refused.
     back: Option<TcpStream>,
+    /// The SQLSTATE to say to the first bytes.
+    refusal: Option<&'static str>,
     up: Way,
     down: Way,
     /// The last request up was a writing statement.
@@ -215,7 +219,11 @@ impl Proxy {
                 let taken = (std::mem::take(&mut orders.resets), std::mem::take(&mut orders.halves));
                 (orders.mode, orders.trap, taken.0, taken.1)
             };
-            self.strike(if mode == Mode::Down { usize::MAX } else { resets }, halves);
+            match mode {
+                Mode::Down => self.strike(usize::MAX, halves),
+                Mode::Refuse(_) => self.drop_served(),
+                _ => self.strike(resets, halves),
+            }
             self.wait(mode);
             self.accept(mode);
             if mode == Mode::Hole {
@@ -239,6 +247,12 @@ impl Proxy {
             }
             self.counts.open.store(self.pipes.len(), Ordering::Release);
         }
+    }
+
+    /// Resets every connection that has reached the target.
+    fn drop_served(&mut self) {
+        self.pipes.iter().filter(|pipe| pipe.back.is_some()).for_each(Pipe::reset);
+        self.pipes.retain(|pipe| pipe.back.is_none());
     }
 
     /// Resets and half-opens the busiest connections.
@@ -287,14 +301,28 @@ impl Proxy {
         while let Ok((front, _)) = self.listener.accept() {
             let address = SocketAddr::from(([127, 0, 0, 1], self.target));
             let back = match mode {
-                Mode::Down => None,
+                Mode::Down | Mode::Refuse(_) => None,
                 _ => TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).ok(),
             };
             let ready = |stream: &TcpStream| stream.set_nonblocking(true).and(stream.set_nodelay(true)).is_ok();
+            let refusal = match mode {
+                Mode::Refuse(state) => Some(state),
+                _ => None,
+            };
             match back {
                 Some(back) if ready(&front) && ready(&back) => self.pipes.push(Pipe {
                     front,
                     back: Some(back),
+                    refusal: None,
+                    up: Way::default(),
+                    down: Way::default(),
+                    writes: false,
+                    moved: 0,
+                }),
+                None if refusal.is_some() && front.set_nonblocking(true).is_ok() => self.pipes.push(Pipe {
+                    front,
+                    back: None,
+                    refusal,
                     up: Way::default(),
                     down: Way::default(),
                     writes: false,
@@ -313,6 +341,10 @@ impl Pipe {
             // Half open: what comes is swallowed, the end ends it.
             let mut sink = [0; 4096];
             return match (&self.front).read(&mut sink) {
+                Ok(1..) if let Some(state) = self.refusal => {
+                    let _ = (&self.front).write(&refusal(state));
+                    Fate::Over
+                }
                 Ok(0) => Fate::Over,
                 Err(e) if e.kind() != io::ErrorKind::WouldBlock => Fate::Over,
                 _ => Fate::Lives,
@@ -415,6 +447,13 @@ fn pass_end(way: &mut Way, to: &TcpStream) {
         let _ = to.shutdown(Shutdown::Write);
         way.closed = true;
     }
+}
+
+/// PostgreSQL's `ErrorResponse` with this SQLSTATE.
+fn refusal(state: &str) -> Vec<u8> {
+    let fields = format!("SFATAL\0VFATAL\0C{state}\0Mrefused by the rig\0\0");
+    let len = (fields.len() + size_of::<u32>()) as u32;
+    [b"E", &len.to_be_bytes()[..], fields.as_bytes()].concat()
 }
 
 /// Makes the close that follows an RST.

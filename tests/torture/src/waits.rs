@@ -1,0 +1,127 @@
+//! How long somebody waited for something that a goal bounds: wake-ups from one broker to the other, pushes after the
+//! death of a broker, requests while brokers restart one after the other.
+
+use crate::check::view::View;
+use crate::faults::Fault;
+use crate::history::{Answer, Call, End, History, Micros, Op};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Waits by what they were for, with the longest or the 99th percentile that the goals of reliability 6 allow.
+#[derive(Clone, Debug, Default)]
+pub struct Waits {
+    /// From the answer of a push on one broker to that of a pop that had waited on the other since before it.
+    pub across: Vec<Duration>,
+    /// From the death of a broker, its pause and its start included, to a push that it accepted.
+    pub killed: Vec<Duration>,
+    /// Requests but pops that were asked for while two brokers restarted one after the other, and were answered.
+    pub rolling: Vec<Duration>,
+}
+
+impl Waits {
+    pub fn of(history: &History, view: &View) -> Waits {
+        Waits { across: across(view), killed: killed(history), rolling: rolling(history) }
+    }
+
+    pub fn add(&mut self, more: Waits) {
+        self.across.extend(more.across);
+        self.killed.extend(more.killed);
+        self.rolling.extend(more.rolling);
+    }
+}
+
+/// One wait per pop, of the first push it can have been woken by.
+pub fn across(view: &View) -> Vec<Duration> {
+    let mut pops: HashMap<*const Op, Micros> = HashMap::new();
+    for (&(queue, _), lane) in &view.lanes {
+        if view.queue(queue).is_none_or(|plan| 0 < plan.delay_secs) {
+            continue;
+        }
+        let queued = lane.attempts.iter().filter(|attempt| attempt.status() == Some("queued"));
+        let pushed: HashMap<&str, &Op> = queued.map(|attempt| (&*attempt.item.key, attempt.op)).collect();
+        for delivery in lane.groups.values().flat_map(|group| &group.deliveries) {
+            let pop = delivery.op;
+            let pushes = delivery.messages.iter().filter(|m| m.attempt <= 1).filter_map(|m| pushed.get(&*m.key));
+            let woke = pushes.filter(|push| push.broker != pop.broker && pop.invoked.at < push.invoked.at);
+            if let Some(first) = woke.map(|push| push.done()).min() {
+                let wait = pop.done().saturating_sub(first);
+                pops.entry(std::ptr::from_ref(pop)).and_modify(|least| *least = wait.max(*least)).or_insert(wait);
+            }
+        }
+    }
+    pops.into_values().map(Duration::from_micros).collect()
+}
+
+/// Faults of this name that struck.
+fn struck(history: &History, fault: Fault) -> impl Iterator<Item = (&Op, Micros)> {
+    history.ops.iter().filter_map(move |op| match (&op.call, &op.ended) {
+        (Call::Fault { kind }, Some((end, End::Ok(_)))) if kind == fault.name() => Some((op, end.at)),
+        _ => None,
+    })
+}
+
+fn killed(history: &History) -> Vec<Duration> {
+    let kills = struck(history, Fault::KillBroker);
+    let next = |kill: &Op| {
+        let pushes = history.ops.iter().filter(|op| op.broker == kill.broker && kill.invoked.at < op.invoked.at);
+        let accepted = pushes.filter(|op| match op.answer() {
+            Some(Answer::Push(results)) => results.iter().any(|r| r.status == "queued" || r.status == "buffered"),
+            _ => false,
+        });
+        accepted.map(Op::done).min().map(|done| Duration::from_micros(done - kill.invoked.at))
+    };
+    kills.filter_map(|(kill, _)| next(kill)).collect()
+}
+
+fn rolling(history: &History) -> Vec<Duration> {
+    let mut all = Vec::new();
+    for (fault, end) in struck(history, Fault::RollingRestart) {
+        let meanwhile = history.ops.iter().filter(|op| (fault.invoked.at..end).contains(&op.invoked.at));
+        let judged = meanwhile.filter(|op| {
+            matches!(op.call, Call::Push { .. } | Call::Ack { .. } | Call::Transaction { .. }) && op.answer().is_some()
+        });
+        all.extend(judged.map(|op| Duration::from_micros(op.done() - op.invoked.at)));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Moment, PushItem, PushResult};
+
+    fn op(broker: u8, call: Call, from: Micros, to: Micros, end: End) -> Op {
+        let moment = |at| Moment { at, wall: 0 };
+        Op { client: 0, broker, call, invoked: moment(from), ended: Some((moment(to), end)) }
+    }
+
+    fn push(broker: u8, from: Micros, to: Micros) -> Op {
+        let item = PushItem { queue: "q".into(), partition: "p".into(), key: "k".into(), payload: "1".into() };
+        let result = PushResult { status: "queued".into(), id: String::new(), offset: Some(0) };
+        op(broker, Call::Push { items: vec![item] }, from, to, End::Ok(Answer::Push(vec![result])))
+    }
+
+    fn fault(fault: Fault, broker: u8, from: Micros, to: Micros) -> Op {
+        op(broker, Call::Fault { kind: fault.name().into() }, from, to, End::Ok(Answer::Fault { hits: 1 }))
+    }
+
+    #[test]
+    fn a_kill_lasts_until_its_own_broker_takes_a_push_again() {
+        let ops = vec![
+            push(0, 50, 400),
+            fault(Fault::KillBroker, 0, 100, 300),
+            push(1, 150, 160),
+            push(0, 310, 500),
+            push(0, 510, 520),
+        ];
+        let waits = killed(&History { ops, ..History::default() });
+        assert_eq!(waits, [Duration::from_micros(400)]);
+    }
+
+    #[test]
+    fn only_what_is_asked_during_a_rolling_restart_counts() {
+        let ops =
+            vec![push(0, 50, 900), fault(Fault::RollingRestart, 0, 100, 300), push(1, 150, 190), push(0, 301, 500)];
+        assert_eq!(rolling(&History { ops, ..History::default() }), [Duration::from_micros(40)]);
+    }
+}
