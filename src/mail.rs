@@ -2,7 +2,7 @@
 
 use crate::spool::{Spool, ToSpool};
 use crate::state::{StateCall, StateReply};
-use crate::store::Target;
+use crate::store::{Incarnation, Target};
 use queen_shards::command::{Command, Drained, Left, LogLane, Verdict};
 use queen_shards::ids::{GroupId, Micros, PartitionId, Slot, Stamp, TenantId};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +36,13 @@ pub enum Mail {
         shared: bool,
         target: Target,
         hash_secret: [u8; 16],
+        incarnation: Incarnation,
+    },
+    /// From the control thread: the store is another one. What is remembered of the one before is dropped.
+    OtherStore {
+        incarnation: Incarnation,
+        /// Its clock, and a moment on ours that is not before it.
+        clock: (Stamp, Micros),
     },
     /// From the control thread, every half second: the store answered with this clock at that moment, or it did not.
     /// `lost`: it is believed to be away, not just slow.

@@ -54,6 +54,8 @@ pub struct PreparedSet {
 /// The answer to [`Command::Prepare`](crate::command::Command::Prepare): one entry per lane and per set, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Prepared {
+    /// On which store: how often it had become another one.
+    pub store: u32,
     pub lanes: Vec<PreparedLane>,
     pub sets: Vec<PreparedSet>,
 }
@@ -61,6 +63,8 @@ pub struct Prepared {
 /// What one bundle writes. Each lane and each cursor at most once.
 #[derive(Debug, Default)]
 pub struct Bundle {
+    /// Of what was prepared. On another store nothing of it means anything.
+    pub store: u32,
     pub lanes: Vec<BundleLane>,
     /// A move without `to` only confirms the row.
     pub moves: Vec<CursorMove>,
@@ -271,7 +275,15 @@ impl Bundles {
 
 impl Shard {
     pub(crate) fn bundle(&mut self, slot: Slot, bundle: Bundle) {
+        if bundle.store != self.stores {
+            return self.reply(slot, Verdict::Bundle(BundleVerdict::Stale));
+        }
         self.bundles.waiting.push_back(Waiting { slot, bundle: Arc::new(bundle), suspect: false });
+    }
+
+    /// Who asked for bundles that were not sent.
+    pub(crate) fn take_waiting_bundles(&mut self) -> Vec<Slot> {
+        self.bundles.waiting.drain(..).map(|waiting| waiting.slot).collect()
     }
 
     /// Sends the waiting bundles that touch nothing twice as one commit, unless one is in flight.

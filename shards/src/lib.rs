@@ -33,6 +33,7 @@ mod drain;
 mod follow;
 mod lane;
 mod moves;
+mod other_store;
 mod prepare;
 mod queue;
 mod recall;

@@ -56,6 +56,11 @@ impl Shard {
         self.moves.waiting.push_back(queued);
     }
 
+    /// What was decided and not sent.
+    pub(crate) fn take_waiting_moves(&mut self) -> Vec<QueuedMove> {
+        self.moves.waiting.drain(..).chain(self.moves.resting.drain(..)).collect()
+    }
+
     /// Sends the waiting moves as one commit, unless one is in flight.
     pub(crate) fn close_moves(&mut self) {
         if self.moves.in_flight.is_some() || self.moves.waiting.is_empty() {
@@ -211,7 +216,7 @@ impl Shard {
     }
 
     /// The lane (or its cursor) is gone from memory or from the store.
-    fn abandon(&mut self, queued: QueuedMove) {
+    pub(crate) fn abandon(&mut self, queued: QueuedMove) {
         match queued.op {
             Op::Claim { job, claim, .. } => self.unclaimed(job, &claim),
             Op::Ack { ticket, .. } => self.start_set(ticket),

@@ -25,6 +25,8 @@ use std::collections::BTreeSet;
 #[derive(Debug)]
 pub(crate) struct PrepareJob {
     slot: Slot,
+    /// The store that it began on.
+    store: u32,
     asked: Vec<PrepareLane>,
     lanes: Vec<Option<PreparedLane>>,
     sets: Option<Vec<PreparedSet>>,
@@ -56,9 +58,16 @@ impl Shard {
         sets: Vec<AckSet>,
         leases: Vec<LeaseId>,
     ) {
-        let n = asked.len();
-        let job =
-            PrepareJob { slot, asked, lanes: vec![None; n], sets: None, clean: vec![BTreeSet::new(); n], left: n };
+        let (n, store) = (asked.len(), self.stores);
+        let job = PrepareJob {
+            slot,
+            store,
+            asked,
+            lanes: vec![None; n],
+            sets: None,
+            clean: vec![BTreeSet::new(); n],
+            left: n,
+        };
         let job = self.prepares.insert(job);
         for index in 0..n {
             self.prepare_lane(PrepareTicket { job, index });
@@ -218,12 +227,16 @@ impl Shard {
         let job = self.prepares.remove(at).expect("just seen");
         let lanes = job.lanes.into_iter().map(|lane| lane.expect("all are in")).collect();
         let sets = job.sets.expect("just seen");
-        self.reply(job.slot, Verdict::Prepared(Prepared { lanes, sets }));
+        self.reply(job.slot, Verdict::Prepared(Prepared { store: job.store, lanes, sets }));
     }
 
     // ---- after the commit
 
-    pub(crate) fn heard(&mut self, slot: Slot, news: Vec<News>) {
+    pub(crate) fn heard(&mut self, slot: Slot, store: u32, news: Vec<News>) {
+        if store != self.stores {
+            // What is not known of the store that there is now, is read.
+            return self.reply(slot, Verdict::Done);
+        }
         let job = self.heards.insert(HeardJob { slot, left: 1 });
         for one in news {
             match one {

@@ -9,7 +9,7 @@ use super::{Answer, Connections, Core};
 use crate::limits::{SETTLE_MAX, SILENT_STORE_MAX};
 use crate::mail::{Mail, now};
 use crate::rt;
-use crate::store::{self, Client, Conn};
+use crate::store::{self, Client, Conn, Incarnation, On};
 use crate::telemetry::metrics::Op;
 use queen_shards::command::{Command, Event};
 use queen_shards::effect::{Append, AppendOutcome, Call, Effect, Reply, StoreError};
@@ -34,13 +34,13 @@ impl Core {
             Effect::Spool { token, record } => self.to_spool.borrow_mut().0.push((token, record)),
             Effect::Drained { id, verdict } => self.to_spool.borrow_mut().1.push((id, verdict)),
             Effect::Append { commit, append } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
                     if is(Bug::AnswerBeforeCommit) {
                         core.enter(Event::Appended { commit, result: Ok(crate::planted::believed(&append)) });
                     }
                     let began = now();
-                    let result = core.append(&append).await;
+                    let result = core.append(&append, &on).await;
                     core.writers.append.settled(&result);
                     let items = append.lanes.iter().map(|lane| lane.count as u64).sum();
                     core.metrics.shard(core.index).batch(Op::Push, items, now().since(began));
@@ -48,7 +48,7 @@ impl Core {
                 });
             }
             Effect::Move { commit, moves } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
                     let began = now();
                     let limit = core.config.stmt_timeout.min(SILENT_STORE_MAX);
@@ -57,7 +57,7 @@ impl Core {
                             |c| &c.moves,
                             limit,
                             async |client| {
-                                let line = core.writers.moves.line(client).await?;
+                                let line = core.writers.moves.line(client, &on).await?;
                                 store::move_cursors(client, &moves, line).await
                             },
                         )
@@ -76,7 +76,7 @@ impl Core {
                 });
             }
             Effect::Bundle { commit, bundles } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
                     let limit = core.config.push_commit_timeout;
                     let level = core.config.zstd_level;
@@ -85,7 +85,7 @@ impl Core {
                             |c| &c.bundle,
                             limit,
                             async |client| {
-                                let line = core.writers.bundle.line(client).await?;
+                                let line = core.writers.bundle.line(client, &on).await?;
                                 store::bundle(client, &bundles, level, line).await
                             },
                         )
@@ -93,24 +93,26 @@ impl Core {
                     core.writers.bundle.settled(&result);
                     // Before anybody is answered: a pop after the answer must see what was stored.
                     let told = queen_shards::bundle::news(&bundles, &result, core.shards());
-                    let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { news }));
+                    // All of a commit were prepared on the store that it was sent to.
+                    let store = bundles.first().map_or(0, |bundle| bundle.store);
+                    let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { store, news }));
                     futures_util::future::join_all(told).await;
                     core.enter(Event::Bundled { commit, result });
                 });
             }
             Effect::Call { call, ask: Call::SealRun { partition, slice } } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
-                    let result = core.seal(partition, slice).await;
+                    let result = core.seal(partition, slice, &on).await;
                     core.enter(Event::Returned { call, result });
                 });
             }
             Effect::Call { call, ask } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
                     let limit = core.patience(&ask);
-                    let result =
-                        core.with_conn(|c| &c.cold, limit, async |client| store::call(client, &ask).await).await;
+                    let run = async |client: &Client| store::call(&On { client, means: Some(&on) }, &ask).await;
+                    let result = core.with_conn(|c| &c.cold, limit, run).await;
                     core.enter(Event::Returned { call, result });
                 });
             }
@@ -118,11 +120,11 @@ impl Core {
     }
 
     /// A push commit; where its answer is lost, the log is asked what became of it. Source: architecture 13, rule 9.
-    async fn append(&self, append: &Append) -> Result<AppendOutcome, StoreError> {
+    async fn append(&self, append: &Append, on: &Incarnation) -> Result<AppendOutcome, StoreError> {
         let level = self.config.zstd_level;
         let mut sent = None;
         let write = async |client: &Client| {
-            let line = self.writers.append.line(client).await?;
+            let line = self.writers.append.line(client, on).await?;
             sent = Some(line);
             store::append(client, append, level, line).await
         };
@@ -151,16 +153,15 @@ impl Core {
 
     /// Sorts a slice on the helper thread, then stores its run, on a connection for that alone: the cold one would make
     /// pops and first pushes wait for it.
-    async fn seal(&self, partition: PartitionId, slice: Slice) -> Result<Reply, StoreError> {
+    async fn seal(&self, partition: PartitionId, slice: Slice, on: &Incarnation) -> Result<Reply, StoreError> {
         let Some(connections) = self.store.get().cloned() else {
             return Err(StoreError::Unavailable("the store has not been reached yet".into()));
         };
         let sealed = rt::aside(move || slice.seal()).await.map_err(|e| StoreError::Unavailable(e.to_string()))?;
         let name = format!("queen {} shard {} seal", self.config.server_id, self.index);
         let conn = Conn::new(connections.cold.target().clone(), name);
-        let stored =
-            store::within(&conn, SEAL_STORE_MAX, async |client| store::store_run(client, partition, &sealed).await)
-                .await;
+        let store = async |client: &Client| store::store_run(&On { client, means: Some(on) }, partition, &sealed).await;
+        let stored = store::within(&conn, SEAL_STORE_MAX, store).await;
         if let Err(error) = &stored {
             self.metrics.shard(self.index).db_error();
             store::log_error(error);
