@@ -89,8 +89,8 @@ pub const LOG_BUSY: Duration = Duration::from_millis(50);
 /// So long after the beginning of a log read that met no other broker, none can have answered a push: a broker that joins
 /// waits longer than this before its first commit. Longer than a pulse, so that a lone broker never has to ask.
 pub const ALONE_MAX: Duration = Duration::from_millis(750);
-/// Longest a shard asks what became of a push commit that was not answered, before its pushes go to the spool: time for a
-/// new connection and for a backend that is just finishing.
+/// Longest a shard asks what became of a commit that was not answered, before its pushes go to the spool and the others have
+/// failed: time for a new connection and for a backend that is just finishing.
 pub const SETTLE_MAX: Duration = Duration::from_millis(500);
 /// A writer's ring is removed a minute after its end; a reader that slept longer than this may have missed it.
 pub const LOG_SILENCE_MAX: Duration = Duration::from_secs(30);

@@ -90,8 +90,14 @@ impl Shard {
     fn settle_move(&mut self, mut queued: QueuedMove, outcome: CursorOutcome) {
         let now = self.now;
         let Some(lane) = self.lanes.slab.get_mut(queued.lane) else {
-            // The queue was deleted meanwhile; the claim, if it was made, is void.
-            return self.abandon(queued);
+            // The queue was deleted meanwhile, or the store is another one; the claim, if it was made, is void. An ack that was
+            // made is answered so: again, it would be charged twice.
+            return match (outcome, queued) {
+                (CursorOutcome::Moved { .. }, QueuedMove { op: Op::Ack { ticket, verdict }, .. }) => {
+                    self.finish_set(ticket, verdict)
+                }
+                (_, queued) => self.abandon(queued),
+            };
         };
         match outcome {
             CursorOutcome::Moved { version, lease_left_us, last_offset, log_start } => {
@@ -125,6 +131,7 @@ impl Shard {
                     self.move_failed(queued);
                 }
             }
+            CursorOutcome::Unknown => self.move_failed(queued),
             CursorOutcome::Gone => {
                 let lane = queued.lane;
                 self.abandon(queued);

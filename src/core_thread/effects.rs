@@ -9,10 +9,11 @@ use super::{Answer, Connections, Core};
 use crate::limits::{SETTLE_MAX, SILENT_STORE_MAX};
 use crate::mail::{Mail, now};
 use crate::rt;
-use crate::store::{self, Client, Conn, Incarnation, On};
+use crate::store::{self, Client, Conn, Incarnation, Line, On};
 use crate::telemetry::metrics::Op;
+use crate::writer::Writer;
 use queen_shards::command::{Command, Event};
-use queen_shards::effect::{Append, AppendOutcome, Call, Effect, Reply, StoreError};
+use queen_shards::effect::{Call, Effect, Reply, StoreError};
 use queen_shards::ids::PartitionId;
 use queen_shards::planted::{Bug, is};
 use queen_shards::sealed::Slice;
@@ -40,8 +41,10 @@ impl Core {
                         core.enter(Event::Appended { commit, result: Ok(crate::planted::believed(&append)) });
                     }
                     let began = now();
-                    let result = core.append(&append, &on).await;
-                    core.writers.append.settled(&result);
+                    let (level, limit) = (core.config.zstd_level, core.config.push_commit_timeout);
+                    let write = async |client: &Client, line| store::append(client, &append, level, line).await;
+                    let settle = async |client: &Client, line| store::settle_append(client, &append, level, line).await;
+                    let result = core.commit(|c| &c.append, &core.writers.append, &on, limit, write, settle).await;
                     let items = append.lanes.iter().map(|lane| lane.count as u64).sum();
                     core.metrics.shard(core.index).batch(Op::Push, items, now().since(began));
                     core.enter(Event::Appended { commit, result });
@@ -52,17 +55,10 @@ impl Core {
                 rt::spawn(async move {
                     let began = now();
                     let limit = core.config.stmt_timeout.min(SILENT_STORE_MAX);
-                    let result = core
-                        .with_conn(
-                            |c| &c.moves,
-                            limit,
-                            async |client| {
-                                let line = core.writers.moves.line(client, &on).await?;
-                                store::move_cursors(client, &moves, line).await
-                            },
-                        )
-                        .await;
-                    core.writers.moves.settled(&result);
+                    let write = async |client: &Client, line| store::move_cursors(client, &moves, line).await;
+                    let settle =
+                        async |client: &Client, line| store::settle_moves(client, &moves, line).await.map(Some);
+                    let result = core.commit(|c| &c.moves, &core.writers.moves, &on, limit, write, settle).await;
                     let claims =
                         moves.iter().filter(|m| m.lease == queen_shards::effect::LeaseMust::Over).count() as u64;
                     let (metrics, micros) = (core.metrics.shard(core.index), now().since(began));
@@ -78,19 +74,12 @@ impl Core {
             Effect::Bundle { commit, bundles } => {
                 let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
-                    let limit = core.config.push_commit_timeout;
-                    let level = core.config.zstd_level;
-                    let result = core
-                        .with_conn(
-                            |c| &c.bundle,
-                            limit,
-                            async |client| {
-                                let line = core.writers.bundle.line(client, &on).await?;
-                                store::bundle(client, &bundles, level, line).await
-                            },
-                        )
-                        .await;
-                    core.writers.bundle.settled(&result);
+                    let (level, limit) = (core.config.zstd_level, core.config.push_commit_timeout);
+                    let write = async |client: &Client, line| store::bundle(client, &bundles, level, line).await;
+                    let settle = async |client: &Client, line| {
+                        store::settle_bundle(client, &bundles, level, line).await.map(Some)
+                    };
+                    let result = core.commit(|c| &c.bundle, &core.writers.bundle, &on, limit, write, settle).await;
                     // Before anybody is answered: a pop after the answer must see what was stored.
                     let told = queen_shards::bundle::news(&bundles, &result, core.shards());
                     // All of a commit were prepared on the store that it was sent to.
@@ -119,23 +108,35 @@ impl Core {
         }
     }
 
-    /// A push commit; where its answer is lost, the log is asked what became of it. Source: architecture 13, rule 9.
-    async fn append(&self, append: &Append, on: &Incarnation) -> Result<AppendOutcome, StoreError> {
-        let level = self.config.zstd_level;
+    /// A commit decided on the store `on`. Where its answer is lost, the log is asked what became of it, for [`SETTLE_MAX`]:
+    /// `settle` gives the answer that was lost, or `None` when nothing was written and nothing will be.
+    ///
+    /// Source: architecture 13, rule 9.
+    async fn commit<T>(
+        &self,
+        conn: impl Fn(&Connections) -> &Conn,
+        writer: &Writer,
+        on: &Incarnation,
+        limit: Duration,
+        write: impl AsyncFnOnce(&Client, Line) -> Result<T, StoreError>,
+        settle: impl AsyncFnOnce(&Client, Line) -> Result<Option<T>, StoreError>,
+    ) -> Result<T, StoreError> {
         let mut sent = None;
-        let write = async |client: &Client| {
-            let line = self.writers.append.line(client, on).await?;
+        let commit = async |client: &Client| {
+            let line = writer.line(client, on).await?;
             sent = Some(line);
-            store::append(client, append, level, line).await
+            write(client, line).await
         };
-        let result = self.with_conn(|c| &c.append, self.config.push_commit_timeout, write).await;
-        let (Err(StoreError::Unknown(why)), Some(line)) = (&result, sent) else { return result };
-        let ask = async |client: &Client| store::settle_append(client, append, level, line).await;
-        match self.with_conn(|c| &c.append, SETTLE_MAX, ask).await {
-            Ok(Some(outcome)) => Ok(outcome),
-            Ok(None) => Err(StoreError::Unavailable(format!("not written: {why}"))),
-            Err(_) => result,
+        let mut result = self.with_conn(&conn, limit, commit).await;
+        if let (Err(StoreError::Unknown(why)), Some(line)) = (&result, sent) {
+            match self.with_conn(&conn, SETTLE_MAX, async |client| settle(client, line).await).await {
+                Ok(Some(outcome)) => result = Ok(outcome),
+                Ok(None) => result = Err(StoreError::Unavailable(format!("not written: {why}"))),
+                Err(_) => {}
+            }
         }
+        writer.settled(&result);
+        result
     }
 
     /// How long a call may take: pushes wait for what a lane must know, everything else must notice a silent store.

@@ -13,6 +13,18 @@ fn named(prefix: &str, n: std::ops::Range<usize>) -> Vec<String> {
     n.map(|i| format!("{prefix}{i}")).collect()
 }
 
+/// Pushes keys, whatever becomes of them.
+fn push(broker: &Broker, queue: &str, partition: &str, keys: &[&str]) -> Vec<Value> {
+    let item = |key: &&str| json!({"queue": queue, "partition": partition, "transactionId": key, "payload": key});
+    broker.push(keys.iter().map(item).collect())
+}
+
+/// Pushes one key until it is stored, perhaps out of the spool.
+fn push_until_stored(broker: &Broker, key: &str) {
+    eventually("pushes are stored again", || (push(broker, "q", "p", &[key])[0]["status"] != "buffered").then_some(()));
+    drained(broker);
+}
+
 /// How often a broker has said that the store is another one.
 fn changes_told(broker: &Broker) -> usize {
     broker.log().matches("PostgreSQL is not the one it was").count()
@@ -52,7 +64,7 @@ fn a_restored_backup_is_followed_and_nothing_else() {
     postgres.restore();
     until_told(&broker);
     // Keys that only the lost history had are free, and what they get begins where the backup ends.
-    let verdicts = broker.push_keys("q", "p", &["m7", "m4", "new"]);
+    let verdicts = push(&broker, "q", "p", &["m7", "m4", "new"]);
     let told: Vec<(&str, i64)> =
         verdicts.iter().map(|v| (v["status"].as_str().unwrap(), v["offset"].as_i64().unwrap_or(-1))).collect();
     assert_eq!(told, [("queued", 5), ("duplicate", 4), ("queued", 6)], "{verdicts:?}");
@@ -83,8 +95,7 @@ fn an_equal_offset_of_another_history_is_not_taken_for_its_own() {
     for broker in [&a, &b] {
         eventually("it serves again", || (broker.get("/health").status == 200).then_some(()));
     }
-    eventually("pushes are stored again", || (a.push_keys("q", "p", &["m3"])[0]["status"] != "buffered").then_some(()));
-    drained(&a);
+    push_until_stored(&a, "m3");
     let last = a.push_keys("q", "p", &keys(&named("m", 4..8))).pop().expect("a verdict")["offset"].clone();
     assert_eq!(last, 7);
 
@@ -93,12 +104,12 @@ fn an_equal_offset_of_another_history_is_not_taken_for_its_own() {
     until_told(&b);
     assert_eq!(b.push_keys("q", "p", &keys(&named("x", 3..8))).pop().expect("a verdict")["offset"], 7);
     a.signal(libc::SIGCONT);
-    let verdict = a.push_keys("q", "p", &["m5"]).remove(0);
+    let verdict = push(&a, "q", "p", &["m5"]).remove(0);
     assert!(["queued", "buffered"].contains(&verdict["status"].as_str().unwrap()), "no false duplicate: {verdict}");
     until_told(&a);
     drained(&a);
     for (broker, key) in [(&a, "x4"), (&b, "m5")] {
-        assert_eq!(broker.push_keys("q", "p", &[key])[0]["status"], "duplicate", "{key} is stored");
+        assert_eq!(push(broker, "q", "p", &[key])[0]["status"], "duplicate", "{key} is stored");
     }
     let want = ["m0", "m1", "m2", "x3", "x4", "x5", "x6", "x7", "m5"];
     for broker in [&a, &b] {

@@ -18,7 +18,7 @@ things! {
     Unresolvable, ConsumerNotFound, AckFailed,
     LeaseExpired, Redelivered, SecondAttempt,
     LaneMoved, LaneBusy, LaneGone, CursorStale, CursorBusy, CursorGone,
-    Unavailable, UnknownApplied, UnknownNotApplied, UnknownAppliedLate, LateAnswer, Outage, Poison,
+    Unavailable, UnknownApplied, UnknownNotApplied, UnknownAppliedLate, Settled, OtherStore, RefusedByOther, LateAnswer, Outage, Poison,
     RetentionUnderLag, EvidenceRead, EvidencePurged, QueueDeleted, Configured, Seek, ClockJump, Restart,
     ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, KeysPaged, RecordsRead, PackedStored,
     HeldByDelay, HeldByWindow,
