@@ -203,6 +203,8 @@ impl Shard {
     /// the cursor was busy.
     fn move_failed(&mut self, queued: QueuedMove) {
         let QueuedMove { lane, group, op, .. } = queued;
+        // Nor is it known by answers that were asked for before: they may tell of a lease that this move ended.
+        self.followed = self.calls.last_sent();
         if let Some(lane) = self.lanes.slab.get_mut(lane) {
             let cursor = lane.cursor_entry(group);
             cursor.row = None;

@@ -44,6 +44,8 @@ pub(crate) enum Timer {
     Reread { lane: Ref },
     /// Moves whose rows were locked may try again.
     Moves,
+    /// Partitions that could not be looked for.
+    Meet,
     /// Whoever watches is looked at again, whatever became of its hint.
     Recheck,
 }
@@ -102,6 +104,8 @@ pub struct Shard {
     /// A [`Timer::Recheck`] is armed: one, for all watches.
     rechecks: bool,
     pub(crate) absent: HashMap<u64, Micros>,
+    /// See [`Timer::Meet`].
+    pub(crate) unmet: Vec<LaneKey>,
     pub(crate) window_bytes: usize,
     window_hand: usize,
     pub(crate) seals: Seals,
@@ -143,6 +147,7 @@ impl Shard {
             pinned: HashMap::new(),
             rechecks: false,
             absent: HashMap::new(),
+            unmet: Vec::new(),
             window_bytes: 0,
             window_hand: 0,
             seals: Seals::default(),
@@ -253,6 +258,7 @@ impl Shard {
                 Timer::Close { lane } => self.prepare(lane),
                 Timer::Reread { lane } => self.reread(lane),
                 Timer::Moves => self.rested(),
+                Timer::Meet => self.meet_again(),
                 Timer::Recheck => self.recheck(),
             }
         }

@@ -75,7 +75,7 @@ impl World {
             // No answer, but the log tells what became of most of it.
             self.oracle.hit(Thing::Settled);
             let number = self.made;
-            back += self.rng.range(0, 500_000);
+            back += self.rng.range(low, high);
             self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: Some(back), settled: true });
             return self.later(there, Due::Execute { ticket: number });
         }
