@@ -9,6 +9,7 @@
 use crate::config::Postgres;
 use crate::embedded::{Embedded, Status};
 use crate::follow::Follower;
+use crate::hints::Hints;
 use crate::http::maintenance::Flags;
 use crate::jobs;
 use crate::limits::{LOG_BUSY, LOG_PARKED};
@@ -48,8 +49,8 @@ const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
 const RECONCILE_FIRST: Duration = Duration::from_secs(5);
 /// A probe that takes longer counts as lost.
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// Connections of the control thread: changes, pages, pulse, jobs.
-const CONTROL_CONNECTIONS: usize = 4;
+/// Connections of the control thread: changes, pages, pulse, jobs; hints, sent and heard, once another broker is there.
+const CONTROL_CONNECTIONS: usize = 6;
 /// Between tries to bring the schema up while the store is away.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
 /// Requests in flight get so long at a shutdown before their connections are cut.
@@ -79,7 +80,8 @@ struct Control {
     admin: RefCell<Option<Rc<Conn>>>,
     /// For state calls that only read.
     pages: RefCell<Option<Rc<Conn>>>,
-    follower: Follower,
+    follower: Rc<Follower>,
+    hints: Hints,
     /// Of the changes that this thread makes.
     writer: Writer,
     finished: Cell<usize>,
@@ -93,7 +95,8 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
     let broker = shared.config.broker();
     let control = Rc::new(Control {
         history,
-        follower: Follower::new(broker),
+        follower: Rc::new(Follower::new(broker)),
+        hints: Hints::new(broker),
         writer: Writer::new(broker),
         shared,
         started,
@@ -198,6 +201,7 @@ impl Control {
     async fn read_log(&self, conn: &Conn) -> Result<Option<Read>, StoreError> {
         let began = now();
         let Some(news) = self.follower.read(conn, PROBE_MAX).await? else { return Ok(None) };
+        self.hints.met(0 < news.others);
         let read = Read { clock: (news.now, now()), began, alone: news.others == 0, news: !news.is_empty() };
         self.follower.spread(&self.shared, news).await;
         Ok(Some(read))
@@ -286,6 +290,20 @@ impl Control {
         }
     }
 
+    /// Sends hints to other brokers, and hears theirs.
+    async fn tell_others(self: Rc<Self>, target: Target) {
+        let notify = Conn::new(target.clone(), self.name("hints"));
+        let (follower, metrics) = (self.follower.clone(), self.shared.metrics.clone());
+        // A pop that comes reads the log itself.
+        let heard = Rc::new(move || {
+            if !metrics.parked().is_empty() {
+                follower.hurry();
+            }
+        });
+        let listen = self.hints.listen(target, self.name("listener"), &notify, heard);
+        futures_util::future::join(self.hints.tell(&self.shared.untold, &notify), listen).await;
+    }
+
     /// Says that this broker is still one of those that commit, or that it ends.
     async fn keep_broker(&self, conn: &Conn, gone: bool) {
         let broker = self.shared.config.broker();
@@ -367,6 +385,9 @@ impl Control {
         rt::spawn(self.clone().purge(conn.clone()));
         rt::spawn(self.clone().tell_floors(conn.clone()));
         rt::spawn(self.clone().reconcile_for_ever());
+        if self.shared.config.sync {
+            rt::spawn(self.clone().tell_others(conn.target().clone()));
+        }
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
@@ -428,6 +449,7 @@ impl Control {
                         rt::spawn(self.clone().shut_down());
                     }
                     Mail::ReadLog { slot } => self.follower.ask(slot),
+                    Mail::Committed => self.hints.committed(),
                     Mail::Finished => {
                         self.finished.set(self.finished.get() + 1);
                         if self.finished.get() == self.shared.shards {
@@ -454,6 +476,9 @@ impl Control {
         });
         let changed = changed.await;
         self.writer.settled(&changed);
+        if changed.is_ok() && self.shared.untold.note() {
+            self.hints.committed();
+        }
         changed
     }
 

@@ -454,6 +454,17 @@ impl Core {
         .await
     }
 
+    /// Something was committed that other brokers may wait for: they are told soon. Nothing to do while there are none.
+    fn committed(&self) {
+        if self.alone_until.get() <= now()
+            && self.shared.untold.note()
+            && self.shared.hub.send(self.shared.control(), Mail::Committed).is_err()
+        {
+            // The next one tells.
+            self.shared.untold.take();
+        }
+    }
+
     // ---- mail
 
     fn receive(self: &Rc<Self>, mail: Mail) {
@@ -509,7 +520,7 @@ impl Core {
                     waker.wake();
                 }
             }
-            Mail::State { .. } | Mail::ReadLog { .. } | Mail::Finished | Mail::Signal => {}
+            Mail::State { .. } | Mail::ReadLog { .. } | Mail::Committed | Mail::Finished | Mail::Signal => {}
         }
     }
 

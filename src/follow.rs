@@ -49,6 +49,11 @@ impl Follower {
         self.bell.ring();
     }
 
+    /// There is something to read: nobody waits for the usual moment.
+    pub fn hurry(&self) {
+        self.bell.ring();
+    }
+
     /// Waits until somebody asks, or `longest`.
     pub async fn wait(&self, longest: Duration) {
         rt::race(self.bell.wait(), rt::sleep(longest)).await;

@@ -1,5 +1,6 @@
 //! What crosses from one thread to another, once: commands and their verdicts, state calls, the store's coming and going.
 
+use crate::hints::Untold;
 use crate::spool::{Spool, ToSpool};
 use crate::state::{StateCall, StateReply};
 use crate::store::{Incarnation, Target};
@@ -79,6 +80,8 @@ pub enum Mail {
     ReadLog {
         slot: Slot,
     },
+    /// A shard committed something that other brokers may wait for.
+    Committed,
     /// A shard has answered its last request.
     Finished,
     /// SIGTERM or SIGINT arrived.
@@ -118,6 +121,7 @@ pub struct Shared {
     pub shards: usize,
     pub spool: Spool,
     pub maintenance: Arc<Maintenance>,
+    pub untold: Arc<Untold>,
     /// PostgreSQL's clock as it was reckoned at the start, for what is accepted before it is read.
     pub clock: (Stamp, Micros),
 }

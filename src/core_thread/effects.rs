@@ -136,6 +136,9 @@ impl Core {
             }
         }
         writer.settled(&result);
+        if result.is_ok() {
+            self.committed();
+        }
         result
     }
 

@@ -91,6 +91,20 @@ pub async fn keep(client: &Client, broker: u128, gone: bool) -> Result<(), Store
     run(client, Nature::Repeatable, sql, &[param(&One::of(broker)), param(&One::of(gone))]).await.map(drop)
 }
 
+/// Hints travel under this name.
+const LISTEN: &str = "listen queen_log";
+
+/// Hears hints from now on, on this session.
+pub async fn listen(client: &Client) -> Result<(), StoreError> {
+    run(client, Nature::Repeatable, LISTEN, &[]).await.map(drop)
+}
+
+/// Tells all who listen that `broker` committed something. Waits for no disk: a hint may be lost.
+pub async fn hint(client: &Client, broker: &str) -> Result<(), StoreError> {
+    let sql = "select set_config('synchronous_commit', 'off', true), pg_notify('queen_log', $1)";
+    run(client, Nature::Repeatable, sql, &[param(&One::of(broker))]).await.map(drop)
+}
+
 /// A new writer on the store of this incarnation; `replaces`: one that commits no more, 0 for none. Another store refuses,
 /// and refuses what the writer commits.
 pub async fn add_writer(
