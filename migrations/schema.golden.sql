@@ -104,7 +104,8 @@ CREATE TABLE queen.commits (
     freed bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     changed boolean DEFAULT false NOT NULL,
     tenant_id uuid,
-    queue text COLLATE pg_catalog."C"
+    queue text COLLATE pg_catalog."C",
+    incarnation text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C"
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
 
@@ -373,15 +374,6 @@ CREATE TABLE queen.writers (
     writer bigint NOT NULL,
     broker uuid NOT NULL,
     retired_at timestamp with time zone
-);
-
-ALTER TABLE queen.writers ALTER COLUMN writer ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME queen.writers_writer_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
 );
 
 ALTER TABLE ONLY queen.system_state

@@ -9,6 +9,7 @@
 use crate::config::Postgres;
 use crate::embedded::{Embedded, Status};
 use crate::follow::Follower;
+use crate::hints::Hints;
 use crate::http::maintenance::Flags;
 use crate::jobs;
 use crate::limits::{LOG_BUSY, LOG_PARKED};
@@ -17,7 +18,7 @@ use crate::rt;
 use crate::spool::ToSpool;
 use crate::state::{StateCall, StateFn, StateReply};
 use crate::store::migrate::{BootError, StoreFacts, boot};
-use crate::store::{self, Conn, Target};
+use crate::store::{self, Conn, Incarnation, Target};
 use crate::telemetry::history::History;
 use crate::telemetry::rates::Rates;
 use crate::telemetry::screen;
@@ -48,8 +49,8 @@ const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
 const RECONCILE_FIRST: Duration = Duration::from_secs(5);
 /// A probe that takes longer counts as lost.
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// Connections of the control thread: changes, pages, pulse, jobs.
-const CONTROL_CONNECTIONS: usize = 4;
+/// Connections of the control thread: changes, pages, pulse, jobs; hints, sent and heard, once another broker is there.
+const CONTROL_CONNECTIONS: usize = 6;
 /// Between tries to bring the schema up while the store is away.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
 /// Requests in flight get so long at a shutdown before their connections are cut.
@@ -79,7 +80,8 @@ struct Control {
     admin: RefCell<Option<Rc<Conn>>>,
     /// For state calls that only read.
     pages: RefCell<Option<Rc<Conn>>>,
-    follower: Follower,
+    follower: Rc<Follower>,
+    hints: Hints,
     /// Of the changes that this thread makes.
     writer: Writer,
     finished: Cell<usize>,
@@ -93,7 +95,8 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
     let broker = shared.config.broker();
     let control = Rc::new(Control {
         history,
-        follower: Follower::new(broker),
+        follower: Rc::new(Follower::new(broker)),
+        hints: Hints::new(broker),
         writer: Writer::new(broker),
         shared,
         started,
@@ -141,22 +144,32 @@ impl Control {
             rt::sleep(BOOT_PAUSE).await;
             first = self.begin(&pulse).await;
         }
-        let Some(first) = first else { return };
+        let (Some(first), Some(incarnation)) = (first, self.follower.incarnation()) else { return };
         // Before anything is drained: it may be that nothing is to be.
         self.reconcile().await;
         self.shared.spool.send(ToSpool::Ready { hash_secret: facts.hash_secret });
         for shard in 0..self.shared.shards {
-            let ready = Mail::StoreReady { shared, target: target.clone(), hash_secret: facts.hash_secret };
+            let (target, incarnation) = (target.clone(), incarnation.clone());
+            let ready = Mail::StoreReady { shared, target, hash_secret: facts.hash_secret, incarnation };
             self.shared.hub.send_wait(shard, ready).await;
         }
         self.tell_pulse(Some(first), false).await;
         self.announce(&about);
-        self.start_jobs(target, KeyHasher::new(&facts.hash_secret));
+        self.start_jobs(target.clone(), KeyHasher::new(&facts.hash_secret));
         let (mut missed, mut pause) = (0, PULSE);
+        // Which store the shards were told of.
+        let incarnation = RefCell::new(incarnation);
+        let mut other_store = false;
         loop {
             self.follower.wait(pause).await;
             let asked = self.follower.take_asked();
-            let read = self.read_log(&pulse).await;
+            let read = match other_store {
+                false => self.read_log(&pulse).await.transpose(),
+                true => self.change_store(&pulse, &target, &facts, &incarnation).await.map(Ok),
+            };
+            // Read again at once, as a store that is met for the first time.
+            other_store = read.is_none();
+            let read = read.unwrap_or_else(|| Err(StoreError::Unavailable("the store is another one".into())));
             missed = match read {
                 Ok(_) => 0,
                 // The server says so, or nobody is there.
@@ -164,6 +177,7 @@ impl Control {
                 Err(_) => missed + 1,
             };
             pause = match &read {
+                Err(_) if other_store => BOOT_PAUSE,
                 Err(_) => PULSE,
                 Ok(_) if self.shared.metrics.parked().is_empty() => PULSE,
                 Ok(read) if read.news => LOG_BUSY,
@@ -180,16 +194,53 @@ impl Control {
     /// Joins the brokers of the database and notes where their log stands.
     async fn begin(&self, conn: &Conn) -> Option<Read> {
         self.follower.join(conn, PROBE_MAX).await.ok()?;
-        self.read_log(conn).await.ok()
+        self.read_log(conn).await.ok()?
     }
 
-    /// Reads the log of other brokers and tells the shards.
-    async fn read_log(&self, conn: &Conn) -> Result<Read, StoreError> {
+    /// Reads the log of other brokers and tells the shards. `None`: the store is another one.
+    async fn read_log(&self, conn: &Conn) -> Result<Option<Read>, StoreError> {
         let began = now();
-        let news = self.follower.read(conn, PROBE_MAX).await?;
+        let Some(news) = self.follower.read(conn, PROBE_MAX).await? else { return Ok(None) };
+        self.hints.met(0 < news.others);
         let read = Read { clock: (news.now, now()), began, alone: news.others == 0, news: !news.is_empty() };
         self.follower.spread(&self.shared, news).await;
-        Ok(read)
+        Ok(Some(read))
+    }
+
+    /// Another store answers, after a failover or a restore: begins there as a broker that has just been started. Until the
+    /// shards hear of it they are refused there. `None`: it could not be begun yet, or the broker ends.
+    ///
+    /// Source: architecture 13, rule 12.
+    async fn change_store(
+        &self,
+        pulse: &Conn,
+        target: &Target,
+        facts: &StoreFacts,
+        was: &RefCell<Incarnation>,
+    ) -> Option<Read> {
+        let found = self.wait_for_store(target).await?;
+        if found.hash_secret != facts.hash_secret {
+            self.fail("PostgreSQL holds another queen database than before: start the broker again to serve it".into());
+            return None;
+        }
+        self.follower.begin_anew();
+        let read = self.begin(pulse).await?;
+        let incarnation = self.follower.incarnation()?;
+        let before = was.replace(incarnation.clone());
+        if before != incarnation {
+            crate::warning!(
+                "db",
+                "PostgreSQL is not the one it was, after a failover or a restore: what this broker remembered of it is dropped",
+                was = before,
+                is = incarnation,
+            );
+        }
+        for shard in 0..self.shared.shards {
+            let other = Mail::OtherStore { incarnation: incarnation.clone(), clock: read.clock };
+            self.shared.hub.send_wait(shard, other).await;
+        }
+        self.reconcile().await;
+        Some(read)
     }
 
     async fn tell_pulse(&self, read: Option<Read>, lost: bool) {
@@ -237,6 +288,20 @@ impl Control {
             self.keep_broker(&conn, false).await;
             rt::sleep(FLOOR_PERIOD).await;
         }
+    }
+
+    /// Sends hints to other brokers, and hears theirs.
+    async fn tell_others(self: Rc<Self>, target: Target) {
+        let notify = Conn::new(target.clone(), self.name("hints"));
+        let (follower, metrics) = (self.follower.clone(), self.shared.metrics.clone());
+        // A pop that comes reads the log itself.
+        let heard = Rc::new(move || {
+            if !metrics.parked().is_empty() {
+                follower.hurry();
+            }
+        });
+        let listen = self.hints.listen(target, self.name("listener"), &notify, heard);
+        futures_util::future::join(self.hints.tell(&self.shared.untold, &notify), listen).await;
     }
 
     /// Says that this broker is still one of those that commit, or that it ends.
@@ -320,6 +385,9 @@ impl Control {
         rt::spawn(self.clone().purge(conn.clone()));
         rt::spawn(self.clone().tell_floors(conn.clone()));
         rt::spawn(self.clone().reconcile_for_ever());
+        if self.shared.config.sync {
+            rt::spawn(self.clone().tell_others(conn.target().clone()));
+        }
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
@@ -381,6 +449,7 @@ impl Control {
                         rt::spawn(self.clone().shut_down());
                     }
                     Mail::ReadLog { slot } => self.follower.ask(slot),
+                    Mail::Committed => self.hints.committed(),
                     Mail::Finished => {
                         self.finished.set(self.finished.get() + 1);
                         if self.finished.get() == self.shared.shards {
@@ -400,11 +469,16 @@ impl Control {
             return store::within(conn, limit, async |client| store::state(client, call).await).await;
         }
         let changed = store::within(conn, limit, async |client| {
-            let line = self.writer.line(client).await?;
+            let on =
+                self.follower.incarnation().ok_or_else(|| StoreError::Unavailable("the store is not known".into()))?;
+            let line = self.writer.line(client, &on).await?;
             store::changing_state(client, call, line.writer).await
         });
         let changed = changed.await;
         self.writer.settled(&changed);
+        if changed.is_ok() && self.shared.untold.note() {
+            self.hints.committed();
+        }
         changed
     }
 

@@ -19,7 +19,7 @@ use crate::rt;
 use crate::slots::{Slots, Waiting};
 use crate::spool::ToSpool;
 use crate::state::{StateCall, StateFn, StateReply};
-use crate::store::Conn;
+use crate::store::{Conn, Incarnation};
 use crate::telemetry::Metrics;
 use crate::writer::Writer;
 use queen_shards::command::{Command, DrainVerdict, Event, SpoolId, SpoolRecord, Verdict, Watch};
@@ -103,6 +103,10 @@ pub struct Core {
     deadline: Cell<Option<Micros>>,
     store: OnceCell<Rc<Connections>>,
     writers: Writers,
+    /// Which store the engine's memory is of; empty before the first one. What is asked of any other one is refused there.
+    incarnation: RefCell<Incarnation>,
+    /// The one whose event waits in the inbox.
+    next_incarnation: RefCell<Option<Incarnation>>,
     /// When the last read of the log of other brokers began whose news have reached the shards.
     log_began: Cell<Micros>,
     /// No other broker has answered a push before this.
@@ -148,6 +152,8 @@ impl Core {
                 deadline: Cell::new(None),
                 store: OnceCell::new(),
                 writers: Writers::new(shared.config.broker()),
+                incarnation: RefCell::new("".into()),
+                next_incarnation: RefCell::default(),
                 log_began: Cell::new(Micros(0)),
                 alone_until: Cell::new(Micros(0)),
                 keys: OnceCell::new(),
@@ -448,6 +454,17 @@ impl Core {
         .await
     }
 
+    /// Something was committed that other brokers may wait for: they are told soon. Nothing to do while there are none.
+    fn committed(&self) {
+        if self.alone_until.get() <= now()
+            && self.shared.untold.note()
+            && self.shared.hub.send(self.shared.control(), Mail::Committed).is_err()
+        {
+            // The next one tells.
+            self.shared.untold.take();
+        }
+    }
+
     // ---- mail
 
     fn receive(self: &Rc<Self>, mail: Mail) {
@@ -456,7 +473,8 @@ impl Core {
             Mail::Verdict { slot, verdict } => self.answer(slot, Answer::Verdict(verdict)),
             Mail::Wake { slot, from } => self.answer(slot, Answer::Woken(from)),
             Mail::StateReply { slot, reply } => self.answer(slot, Answer::State(reply)),
-            Mail::StoreReady { shared, target, hash_secret } => {
+            Mail::StoreReady { shared, target, hash_secret, incarnation } => {
+                *self.incarnation.borrow_mut() = incarnation;
                 let conn = |role: &str| {
                     let name = format!("queen {} shard {} {role}", self.config.server_id, self.index);
                     Rc::new(Conn::new(target.clone(), name))
@@ -466,6 +484,11 @@ impl Core {
                     if shared { (moves.clone(), moves.clone()) } else { (conn("transaction"), conn("cold")) };
                 let _ = self.store.set(Rc::new(Connections { append, moves, bundle, cold }));
                 let _ = self.keys.set(KeyHasher::new(&hash_secret));
+            }
+            Mail::OtherStore { incarnation, clock: (now, at) } => {
+                self.flags.forget_all();
+                *self.next_incarnation.borrow_mut() = Some(incarnation);
+                self.enter(Event::OtherStore { now, at });
             }
             Mail::Spool(said) => self.hear_spool(said),
             Mail::LogRead { slot, read } => self.answer(slot, Answer::LogRead(read)),
@@ -497,7 +520,7 @@ impl Core {
                     waker.wake();
                 }
             }
-            Mail::State { .. } | Mail::ReadLog { .. } | Mail::Finished | Mail::Signal => {}
+            Mail::State { .. } | Mail::ReadLog { .. } | Mail::Committed | Mail::Finished | Mail::Signal => {}
         }
     }
 
@@ -582,6 +605,10 @@ impl Core {
             // Whoever is ready now adds to this turn: that is what fuses commits.
             rt::yield_now().await;
             events.append(&mut self.inbox.borrow_mut());
+            // What a turn asks of the store it asks at its end, when all of its events are taken.
+            if let Some(incarnation) = self.next_incarnation.take() {
+                *self.incarnation.borrow_mut() = incarnation;
+            }
             shard.turn(now(), &mut events, &mut effects);
             for effect in effects.drain(..) {
                 self.perform(effect);

@@ -73,6 +73,13 @@ impl Flags {
         self.count.set(self.count.get() + usize::from(before.is_none()));
     }
 
+    /// The store is another one: every queue's next push asks.
+    pub fn forget_all(&self) {
+        self.forgotten.set(self.forgotten.get() + 1);
+        self.known.borrow_mut().clear();
+        self.count.set(0);
+    }
+
     /// The queue's options changed, or it was deleted: the next push asks.
     pub fn forget(&self, tenant: TenantId, queue: &str) {
         self.forgotten.set(self.forgotten.get() + 1);

@@ -3,15 +3,15 @@
 //!     a shard: ReadLog > the next read > news to the shards they concern > LogRead
 //!     nobody asks: twice a second, and more often while polls are parked; a read is also the pulse of the store
 //!
-//! Holds: a read that answers a question began after it; its news are sent before its answer. Source: architecture 13,
-//! rules 10 and 11.
+//! Holds: a read that answers a question began after it; its news are sent before its answer; positions are of one store,
+//! and nothing is read with them from another one. Source: architecture 13, rules 10 to 12.
 
 use crate::core_thread::Bell;
 use crate::limits::{ALONE_MAX, LOG_SILENCE_MAX};
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
 use crate::store::log::{self, News, Positions};
-use crate::store::{self, Conn};
+use crate::store::{self, Conn, Incarnation};
 use queen_shards::effect::StoreError;
 use queen_shards::ids::{Micros, Slot};
 use queen_shards::place::owner_of_partition;
@@ -24,8 +24,8 @@ const JOIN_MARGIN: Duration = Duration::from_millis(50);
 /// See the module.
 pub struct Follower {
     broker: u128,
-    /// `None`: nothing was read yet.
-    positions: RefCell<Option<Positions>>,
+    /// Which store was read, and how far. `None`: nothing was read yet.
+    at: RefCell<Option<(Incarnation, Positions)>>,
     read_at: Cell<Micros>,
     /// Who waits for the next read.
     asked: RefCell<Vec<Slot>>,
@@ -36,7 +36,7 @@ impl Follower {
     pub fn new(broker: u128) -> Follower {
         Follower {
             broker,
-            positions: RefCell::default(),
+            at: RefCell::default(),
             read_at: Cell::new(Micros(0)),
             asked: RefCell::default(),
             bell: Bell::default(),
@@ -46,6 +46,11 @@ impl Follower {
     /// A shard asks for a read that begins from now on.
     pub fn ask(&self, slot: Slot) {
         self.asked.borrow_mut().push(slot);
+        self.bell.ring();
+    }
+
+    /// There is something to read: nobody waits for the usual moment.
+    pub fn hurry(&self) {
         self.bell.ring();
     }
 
@@ -68,19 +73,33 @@ impl Follower {
         Ok(())
     }
 
-    /// Reads what came since the last read; the first one only notes where the log stands.
-    pub async fn read(&self, conn: &Conn, limit: Duration) -> Result<News, StoreError> {
-        let from = self.positions.borrow().clone();
+    /// The store that is read; `None` before the first read.
+    pub fn incarnation(&self) -> Option<Incarnation> {
+        self.at.borrow().as_ref().map(|(incarnation, _)| incarnation.clone())
+    }
+
+    /// The next read is the first one of whichever store is there.
+    pub fn begin_anew(&self) {
+        self.at.take();
+    }
+
+    /// Reads what came since the last read; the first one only notes where the log stands. `None`: this is another store.
+    pub async fn read(&self, conn: &Conn, limit: Duration) -> Result<Option<News>, StoreError> {
+        let at = self.at.borrow().clone();
+        let from = at.as_ref().map(|(incarnation, positions)| (incarnation, positions));
         let began = now();
-        let read = store::within(conn, limit, async |client| log::read(client, self.broker, from.as_ref()).await);
+        let read = store::within(conn, limit, async |client| log::read(client, self.broker, from).await);
         let mut news = read.await?;
+        if from.is_some_and(|(incarnation, _)| *incarnation != news.incarnation) {
+            return Ok(None);
+        }
         let slept = LOG_SILENCE_MAX.as_micros() as u64 <= began.since(self.read_at.get());
-        let mut known = from.iter().flat_map(|known| known.keys());
+        let mut known = from.iter().flat_map(|(_, positions)| positions.keys());
         let missed = slept && known.any(|writer| !news.positions.contains_key(writer));
         news.lost |= missed;
-        *self.positions.borrow_mut() = Some(std::mem::take(&mut news.positions));
+        *self.at.borrow_mut() = Some((news.incarnation.clone(), std::mem::take(&mut news.positions)));
         self.read_at.set(began);
-        Ok(news)
+        Ok(Some(news))
     }
 
     /// Tells each shard what concerns it.

@@ -86,11 +86,16 @@ pub const SILENT_STORE_MAX: Duration = Duration::from_secs(10);
 pub const LOG_PARKED: Duration = Duration::from_millis(250);
 /// The same after a read that brought something: who just wrote will probably write again.
 pub const LOG_BUSY: Duration = Duration::from_millis(50);
+/// Between two hints of one broker: a commit costs PostgreSQL most of what a hint does, whatever it tells of, and a poll at
+/// another broker should wake within 50 ms.
+pub const HINT_PERIOD: Duration = Duration::from_millis(20);
+/// A hint that takes longer is lost, and LISTEN that does not hear its own hint for so long is in vain.
+pub const HINT_PROBE_MAX: Duration = Duration::from_secs(2);
 /// So long after the beginning of a log read that met no other broker, none can have answered a push: a broker that joins
 /// waits longer than this before its first commit. Longer than a pulse, so that a lone broker never has to ask.
 pub const ALONE_MAX: Duration = Duration::from_millis(750);
-/// Longest a shard asks what became of a push commit that was not answered, before its pushes go to the spool: time for a
-/// new connection and for a backend that is just finishing.
+/// Longest a shard asks what became of a commit that was not answered, before its pushes go to the spool and the others have
+/// failed: time for a new connection and for a backend that is just finishing.
 pub const SETTLE_MAX: Duration = Duration::from_millis(500);
 /// A writer's ring is removed a minute after its end; a reader that slept longer than this may have missed it.
 pub const LOG_SILENCE_MAX: Duration = Duration::from_secs(30);

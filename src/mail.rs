@@ -1,8 +1,9 @@
 //! What crosses from one thread to another, once: commands and their verdicts, state calls, the store's coming and going.
 
+use crate::hints::Untold;
 use crate::spool::{Spool, ToSpool};
 use crate::state::{StateCall, StateReply};
-use crate::store::Target;
+use crate::store::{Incarnation, Target};
 use queen_shards::command::{Command, Drained, Left, LogLane, Verdict};
 use queen_shards::ids::{GroupId, Micros, PartitionId, Slot, Stamp, TenantId};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +37,13 @@ pub enum Mail {
         shared: bool,
         target: Target,
         hash_secret: [u8; 16],
+        incarnation: Incarnation,
+    },
+    /// From the control thread: the store is another one. What is remembered of the one before is dropped.
+    OtherStore {
+        incarnation: Incarnation,
+        /// Its clock, and a moment on ours that is not before it.
+        clock: (Stamp, Micros),
     },
     /// From the control thread, every half second: the store answered with this clock at that moment, or it did not.
     /// `lost`: it is believed to be away, not just slow.
@@ -72,6 +80,8 @@ pub enum Mail {
     ReadLog {
         slot: Slot,
     },
+    /// A shard committed something that other brokers may wait for.
+    Committed,
     /// A shard has answered its last request.
     Finished,
     /// SIGTERM or SIGINT arrived.
@@ -111,6 +121,7 @@ pub struct Shared {
     pub shards: usize,
     pub spool: Spool,
     pub maintenance: Arc<Maintenance>,
+    pub untold: Arc<Untold>,
     /// PostgreSQL's clock as it was reckoned at the start, for what is accepted before it is read.
     pub clock: (Stamp, Micros),
 }

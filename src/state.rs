@@ -52,6 +52,8 @@ pub enum StateFn {
     ChangedPartitions,
     /// `flags.rs`
     QueueFlags,
+    /// `http/pop.rs`: nothing but the word, for all brokers, that a queue is to be read anew.
+    TouchQueue,
     /// `http/lease.rs`
     ExtendLease,
     /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
@@ -101,6 +103,7 @@ impl StateFn {
                 | StateFn::DeleteGroup
                 | StateFn::ReplayDeadLetter
                 | StateFn::RedriveRow
+                | StateFn::TouchQueue
         )
     }
 
@@ -168,6 +171,7 @@ impl StateFn {
             StateFn::Fetch => "fetch",
             StateFn::ChangedPartitions => "changed_partitions",
             StateFn::QueueFlags => "queue_flags",
+            StateFn::TouchQueue => "touch_queue",
             StateFn::ExtendLease => "extend_lease",
             StateFn::MatchQueues => "match_queues",
             StateFn::ClusterMetrics => "cluster_metrics",

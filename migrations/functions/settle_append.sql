@@ -19,18 +19,9 @@ set lock_timeout = '300ms'
 as $$
 #variable_conflict use_column
 declare
-    v_seq bigint;
-    v_writer xid;
+    v_transaction xid := queen.settle_line(p_writer, p_seq);
 begin
-    select c.seq, c.xmin into v_seq, v_writer
-    from queen.commits as c
-    where c.writer = p_writer and c.slot = (p_seq & 255)::integer
-    for no key update;
-    if v_seq is null then
-        raise exception '% is no writer', p_writer using errcode = '57QW1';
-    end if;
-    if v_seq < p_seq then
-        perform queen.log_commit(p_writer, p_seq, '{}', '{}');
+    if v_transaction is null then
         return;
     end if;
     return query
@@ -41,7 +32,7 @@ begin
     left join lateral (
         select s.base_offset, s.created_at
         from queen.segments as s
-        where s.partition_id = l.id and l.expect < s.base_offset and s.xmin = v_writer
+        where s.partition_id = l.id and l.expect < s.base_offset and s.xmin = v_transaction
         order by s.base_offset
         limit 1
     ) as s on true;

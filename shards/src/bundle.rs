@@ -54,6 +54,8 @@ pub struct PreparedSet {
 /// The answer to [`Command::Prepare`](crate::command::Command::Prepare): one entry per lane and per set, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Prepared {
+    /// On which store: how often it had become another one.
+    pub store: u32,
     pub lanes: Vec<PreparedLane>,
     pub sets: Vec<PreparedSet>,
 }
@@ -61,6 +63,8 @@ pub struct Prepared {
 /// What one bundle writes. Each lane and each cursor at most once.
 #[derive(Debug, Default)]
 pub struct Bundle {
+    /// Of what was prepared. On another store nothing of it means anything.
+    pub store: u32,
     pub lanes: Vec<BundleLane>,
     /// A move without `to` only confirms the row.
     pub moves: Vec<CursorMove>,
@@ -96,6 +100,8 @@ pub struct BundleOutcome {
 /// A bundle is committed when every lane and every cursor of it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BundleDecision {
+    /// The commit had no answer, and nothing tells whether this bundle was written. The rest says nothing then.
+    pub unknown: bool,
     pub lanes: Vec<LaneDecision>,
     pub moves: Vec<MoveDecision>,
 }
@@ -108,6 +114,8 @@ pub enum LaneDecision {
     Duplicate { index: u32 },
     /// The partition is another one, or none.
     Gone,
+    /// The commit had no answer, and did not write this bundle.
+    Unwritten,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,17 +127,23 @@ pub enum MoveDecision {
         last_offset: Offset,
         log_start: Offset,
     },
+    /// It was moved by this commit, which had no answer, and changed by another one since.
+    Overtaken,
     Stale,
     Gone,
 }
 
 impl BundleDecision {
     pub fn committed(&self) -> bool {
-        self.lanes.iter().all(|lane| matches!(lane, LaneDecision::Holds { .. }))
-            && self.moves.iter().all(|one| matches!(one, MoveDecision::Holds { .. }))
+        !self.unknown
+            && self.lanes.iter().all(|lane| matches!(lane, LaneDecision::Holds { .. }))
+            && self.moves.iter().all(|one| matches!(one, MoveDecision::Holds { .. } | MoveDecision::Overtaken))
     }
 
     fn verdict(&self) -> BundleVerdict {
+        if self.unknown {
+            return BundleVerdict::Unknown;
+        }
         let duplicate = self.lanes.iter().enumerate().find_map(|(lane, decision)| match decision {
             LaneDecision::Duplicate { index } => Some((lane as u32, *index)),
             _ => None,
@@ -190,6 +204,11 @@ pub fn news(
             let mut stored = outcome.stored.iter();
             for (bundle, decision) in bundles.iter().zip(&outcome.bundles) {
                 let committed = decision.committed();
+                if decision.unknown {
+                    stored.by_ref().take(bundle.lanes.len()).for_each(drop);
+                    tell_unknown(bundle, shards, &mut parts);
+                    continue;
+                }
                 for (lane, decided) in bundle.lanes.iter().zip(&decision.lanes) {
                     let stored = stored.next();
                     let owner = lane.draft.lane.owner(shards);
@@ -211,7 +230,9 @@ pub fn news(
                         (MoveDecision::Holds { version, lease_left_us, .. }, Some(to)) if committed => {
                             News::Moved { partition, group, from, to, version: *version, lease_left_us: *lease_left_us }
                         }
-                        (MoveDecision::Stale | MoveDecision::Gone, _) => News::CursorChanged { partition, group, from },
+                        (MoveDecision::Stale | MoveDecision::Gone | MoveDecision::Overtaken, _) => {
+                            News::CursorChanged { partition, group, from }
+                        }
                         _ => continue,
                     };
                     parts[owner_of_partition(partition, shards)].push(told);
@@ -219,19 +240,22 @@ pub fn news(
             }
         }
         Err(StoreError::Unknown(_)) => {
-            for bundle in bundles {
-                for lane in bundle.lanes.iter().filter(|lane| !lane.confirm) {
-                    parts[lane.draft.lane.owner(shards)].push(News::LaneChanged { lane: lane.draft.lane.clone() });
-                }
-                for one in bundle.moves.iter().filter(|one| one.to.is_some()) {
-                    let (partition, group, from) = (one.partition, one.group, one.version);
-                    parts[owner_of_partition(partition, shards)].push(News::CursorChanged { partition, group, from });
-                }
-            }
+            bundles.iter().for_each(|bundle| tell_unknown(bundle, shards, &mut parts));
         }
         Err(_) => {}
     }
     parts.into_iter().enumerate().filter(|(_, news)| !news.is_empty()).collect()
+}
+
+/// Everything of a bundle may have changed.
+fn tell_unknown(bundle: &Bundle, shards: usize, parts: &mut [Vec<News>]) {
+    for lane in bundle.lanes.iter().filter(|lane| !lane.confirm) {
+        parts[lane.draft.lane.owner(shards)].push(News::LaneChanged { lane: lane.draft.lane.clone() });
+    }
+    for one in bundle.moves.iter().filter(|one| one.to.is_some()) {
+        let (partition, group, from) = (one.partition, one.group, one.version);
+        parts[owner_of_partition(partition, shards)].push(News::CursorChanged { partition, group, from });
+    }
 }
 
 fn record_of(draft: &Draft, base: Offset, created_at: Stamp, (codec, body): &(Codec, Bytes)) -> Record {
@@ -271,7 +295,15 @@ impl Bundles {
 
 impl Shard {
     pub(crate) fn bundle(&mut self, slot: Slot, bundle: Bundle) {
+        if bundle.store != self.stores {
+            return self.reply(slot, Verdict::Bundle(BundleVerdict::Stale));
+        }
         self.bundles.waiting.push_back(Waiting { slot, bundle: Arc::new(bundle), suspect: false });
+    }
+
+    /// Who asked for bundles that were not sent.
+    pub(crate) fn take_waiting_bundles(&mut self) -> Vec<Slot> {
+        self.bundles.waiting.drain(..).map(|waiting| waiting.slot).collect()
     }
 
     /// Sends the waiting bundles that touch nothing twice as one commit, unless one is in flight.

@@ -7,6 +7,7 @@ use crate::effect::{Call, Effect, Reply, StoreError};
 use crate::ids::{CallId, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::lane::Ticket;
 use crate::limits::CALLS_MAX;
+use crate::other_store::other_store;
 use crate::place::LaneKey;
 use crate::prepare::PrepareTicket;
 use crate::seal::{LoadingRuns, Probing};
@@ -67,6 +68,19 @@ impl Calls {
         CallId(self.last)
     }
 
+    /// What waits for room, in order.
+    pub(crate) fn take_waiting(&mut self) -> Vec<Pending> {
+        self.waiting.drain(..).map(|(_, pending)| pending).collect()
+    }
+
+    /// Counts a call as sent.
+    pub(crate) fn put_in_flight(&mut self, pending: Pending) -> CallId {
+        self.last += 1;
+        let call = CallId(self.last);
+        self.in_flight.insert(call, pending);
+        call
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.in_flight.len() + self.waiting.len()
     }
@@ -81,9 +95,7 @@ impl Shard {
     pub(crate) fn send_calls(&mut self) {
         while self.calls.in_flight.len() < CALLS_MAX {
             let Some((ask, pending)) = self.calls.waiting.pop_front() else { break };
-            self.calls.last += 1;
-            let call = CallId(self.calls.last);
-            self.calls.in_flight.insert(call, pending);
+            let call = self.calls.put_in_flight(pending);
             self.effects.push(Effect::Call { call, ask });
         }
     }
@@ -91,6 +103,7 @@ impl Shard {
     pub(crate) fn resume(&mut self, call: CallId, result: Result<Reply, StoreError>) {
         let Some(pending) = self.calls.in_flight.remove(&call) else { return };
         self.answering = call;
+        let result = if self.is_severed(call) { Err(other_store()) } else { result };
         match pending {
             Pending::Provision { lanes } => {
                 self.calls.provisions -= 1;

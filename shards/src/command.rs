@@ -34,8 +34,8 @@ pub enum Command {
     Prepare { lanes: Vec<PrepareLane>, sets: Vec<AckSet>, leases: Vec<LeaseId> },
     /// Commit a prepared bundle. Answered by [`Verdict::Bundle`].
     Bundle(Bundle),
-    /// What bundle commits did to what this shard owns. Answered by [`Verdict::Done`].
-    Heard { news: Vec<News> },
+    /// What bundle commits did to what this shard owns, on the store of that number. Answered by [`Verdict::Done`].
+    Heard { store: u32, news: Vec<News> },
     /// The answer that held these claims could not be written: free them as if they had not been made. Not answered.
     GiveBack { lease: LeaseId, claims: Vec<(PartitionId, GroupId)> },
     /// Options of the queue changed, it was deleted, or its cursors were moved: forget what is remembered of it, so
@@ -340,6 +340,12 @@ pub enum Event {
     /// lost: it could not be read.
     SpoolRead {
         all: bool,
+    },
+    /// The store is another one than before, after a failover or a restore: what is remembered of it is void. Its clock said
+    /// `now` before `at`. What is asked of the store from this turn on is asked of the other one.
+    OtherStore {
+        now: Stamp,
+        at: Micros,
     },
     /// What other brokers committed, as their log says: lanes of this shard that may have grown, as they are now; cursors
     /// whose lease ended, and what they have left; queues that changed. `lost`: and further things that nobody knows.

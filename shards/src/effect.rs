@@ -175,6 +175,8 @@ pub enum CursorOutcome {
     Busy,
     /// No such cursor or partition any more.
     Gone,
+    /// The commit had no answer, and another one has changed the row since: whether it was moved, nobody knows.
+    Unknown,
 }
 
 /// A cursor as stored. Times are relative to PostgreSQL's clock at the read.

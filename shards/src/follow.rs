@@ -122,7 +122,7 @@ impl Shard {
     }
 
     /// Nothing is known of what others did: every group is scanned again, every queue read.
-    fn look_everywhere(&mut self) {
+    pub(crate) fn look_everywhere(&mut self) {
         self.absent.clear();
         // Of a lane that held nothing only its number said so.
         let empty: Vec<Ref> = self.lanes.slab.refs().filter(|&at| self.held_nothing(at)).collect();

@@ -34,6 +34,7 @@ mod evict;
 mod follow;
 mod lane;
 mod moves;
+mod other_store;
 mod prepare;
 mod queue;
 mod recall;

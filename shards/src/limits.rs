@@ -49,6 +49,9 @@ pub const ABSENT_US: u64 = 1_000_000;
 pub const RECHECK_US: u64 = 1_000_000;
 /// Names in the table of absent partitions; past it the table starts anew.
 pub const ABSENT_MAX: usize = 4096;
+/// Partitions that a commit without an answer may have made and that could not be looked for; past it every group is scanned
+/// again instead. More than bundles that are under way name.
+pub const UNMET_MAX: usize = 1024;
 /// A partition that could not be read after a commit without an answer is tried again this much later.
 pub const REREAD_WAIT_US: u64 = 1_000_000;
 /// Keys stay in memory so much longer than the window: two readings of the clock differ by their way here, and a floor

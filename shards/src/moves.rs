@@ -56,6 +56,11 @@ impl Shard {
         self.moves.waiting.push_back(queued);
     }
 
+    /// What was decided and not sent.
+    pub(crate) fn take_waiting_moves(&mut self) -> Vec<QueuedMove> {
+        self.moves.waiting.drain(..).chain(self.moves.resting.drain(..)).collect()
+    }
+
     /// Sends the waiting moves as one commit, unless one is in flight.
     pub(crate) fn close_moves(&mut self) {
         if self.moves.in_flight.is_some() || self.moves.waiting.is_empty() {
@@ -85,8 +90,14 @@ impl Shard {
     fn settle_move(&mut self, mut queued: QueuedMove, outcome: CursorOutcome) {
         let now = self.now;
         let Some(lane) = self.lanes.slab.get_mut(queued.lane) else {
-            // The queue was deleted meanwhile; the claim, if it was made, is void.
-            return self.abandon(queued);
+            // The queue was deleted meanwhile, or the store is another one; the claim, if it was made, is void. An ack that was
+            // made is answered so: again, it would be charged twice.
+            return match (outcome, queued) {
+                (CursorOutcome::Moved { .. }, QueuedMove { op: Op::Ack { ticket, verdict }, .. }) => {
+                    self.finish_set(ticket, verdict)
+                }
+                (_, queued) => self.abandon(queued),
+            };
         };
         match outcome {
             CursorOutcome::Moved { version, lease_left_us, last_offset, log_start } => {
@@ -120,6 +131,7 @@ impl Shard {
                     self.move_failed(queued);
                 }
             }
+            CursorOutcome::Unknown => self.move_failed(queued),
             CursorOutcome::Gone => {
                 let lane = queued.lane;
                 self.abandon(queued);
@@ -191,6 +203,8 @@ impl Shard {
     /// the cursor was busy.
     fn move_failed(&mut self, queued: QueuedMove) {
         let QueuedMove { lane, group, op, .. } = queued;
+        // Nor is it known by answers that were asked for before: they may tell of a lease that this move ended.
+        self.followed = self.calls.last_sent();
         if let Some(lane) = self.lanes.slab.get_mut(lane) {
             let cursor = lane.cursor_entry(group);
             cursor.row = None;
@@ -211,7 +225,7 @@ impl Shard {
     }
 
     /// The lane (or its cursor) is gone from memory or from the store.
-    fn abandon(&mut self, queued: QueuedMove) {
+    pub(crate) fn abandon(&mut self, queued: QueuedMove) {
         match queued.op {
             Op::Claim { job, claim, .. } => self.unclaimed(job, &claim),
             Op::Ack { ticket, .. } => self.start_set(ticket),

@@ -12,11 +12,11 @@ use crate::command::{AckSet, Record, Verdict};
 use crate::effect::{Call, CursorTo, LaneRow, StoreError, key_at};
 use crate::ids::{GroupId, LeaseId, Micros, Offset, PartitionId, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_NEVER};
-use crate::limits::RUN_ROWS_MAX;
+use crate::limits::{REREAD_WAIT_US, RUN_ROWS_MAX, UNMET_MAX};
 use crate::moves::apply;
 use crate::place::LaneKey;
 use crate::sealed::{self, RowId, Sealed};
-use crate::shard::Shard;
+use crate::shard::{Shard, Timer};
 use crate::slab::Ref;
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -25,6 +25,8 @@ use std::collections::BTreeSet;
 #[derive(Debug)]
 pub(crate) struct PrepareJob {
     slot: Slot,
+    /// The store that it began on.
+    store: u32,
     asked: Vec<PrepareLane>,
     lanes: Vec<Option<PreparedLane>>,
     sets: Option<Vec<PreparedSet>>,
@@ -56,9 +58,16 @@ impl Shard {
         sets: Vec<AckSet>,
         leases: Vec<LeaseId>,
     ) {
-        let n = asked.len();
-        let job =
-            PrepareJob { slot, asked, lanes: vec![None; n], sets: None, clean: vec![BTreeSet::new(); n], left: n };
+        let (n, store) = (asked.len(), self.stores);
+        let job = PrepareJob {
+            slot,
+            store,
+            asked,
+            lanes: vec![None; n],
+            sets: None,
+            clean: vec![BTreeSet::new(); n],
+            left: n,
+        };
         let job = self.prepares.insert(job);
         for index in 0..n {
             self.prepare_lane(PrepareTicket { job, index });
@@ -218,12 +227,16 @@ impl Shard {
         let job = self.prepares.remove(at).expect("just seen");
         let lanes = job.lanes.into_iter().map(|lane| lane.expect("all are in")).collect();
         let sets = job.sets.expect("just seen");
-        self.reply(job.slot, Verdict::Prepared(Prepared { lanes, sets }));
+        self.reply(job.slot, Verdict::Prepared(Prepared { store: job.store, lanes, sets }));
     }
 
     // ---- after the commit
 
-    pub(crate) fn heard(&mut self, slot: Slot, news: Vec<News>) {
+    pub(crate) fn heard(&mut self, slot: Slot, store: u32, news: Vec<News>) {
+        if store != self.stores {
+            // What is not known of the store that there is now, is read.
+            return self.reply(slot, Verdict::Done);
+        }
         let job = self.heards.insert(HeardJob { slot, left: 1 });
         for one in news {
             match one {
@@ -358,7 +371,11 @@ impl Shard {
 
     /// What the store says of a partition that nothing is known of.
     pub(crate) fn lane_found(&mut self, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
-        let Ok(Some(row)) = row else { return };
+        let row = match row {
+            Ok(Some(row)) => row,
+            Ok(None) => return,
+            Err(_) => return self.meet_later(key.clone()),
+        };
         if let Some(at) = self.lanes.find(key).filter(|&at| self.lanes[at].id.0 != 0) {
             // A group that scanned meanwhile has met it, for itself alone.
             return self.offer_all(at);
@@ -367,6 +384,27 @@ impl Shard {
         self.learn_queue(queue, row.queue);
         let at = self.meet_lane(key, row.partition, row.last_offset, row.log_start, row.last_created_at);
         self.offer_all(at);
+    }
+
+    /// The store is away: unless it is asked again, nobody would find what a commit without an answer may have made.
+    fn meet_later(&mut self, key: LaneKey) {
+        if self.unmet.is_empty() {
+            self.arm(self.now.plus(REREAD_WAIT_US), Timer::Meet);
+        }
+        if self.unmet.len() <= UNMET_MAX && !self.unmet.contains(&key) {
+            self.unmet.push(key);
+        }
+    }
+
+    /// Asks again for partitions that could not be looked for.
+    pub(crate) fn meet_again(&mut self) {
+        let unmet = std::mem::take(&mut self.unmet);
+        if UNMET_MAX < unmet.len() {
+            return self.look_everywhere();
+        }
+        for lane in unmet {
+            self.ask(Call::FindLane { lane: lane.clone() }, Pending::MeetLane { lane });
+        }
     }
 
     fn heard_moved(

@@ -4,6 +4,7 @@
 //!     pop   claim:  open group > scan > select > (cold read) > move > verdict
 //!     bundle prepare: lanes, cursors > bundle: close > settle > (owners hear)
 //!     log   follow: what other brokers stored and freed > offer
+//!     other_store: everything is forgotten
 //!     ack   settle: find lane > find cursor > resolve keys > rule > move > verdict
 //!
 //! Holds: at most one append and one move commit in flight; one operation per cursor at a time; every answered
@@ -43,6 +44,8 @@ pub(crate) enum Timer {
     Reread { lane: Ref },
     /// Moves whose rows were locked may try again.
     Moves,
+    /// Partitions that could not be looked for.
+    Meet,
     /// Whoever watches is looked at again, whatever became of its hint.
     Recheck,
 }
@@ -76,6 +79,9 @@ pub struct Shard {
     pub(crate) fence: CallId,
     /// The last one sent before the log of other brokers was read.
     pub(crate) followed: CallId,
+    /// How often the store became another one, and the last call asked for before: answers up to it are of another store.
+    pub(crate) stores: u32,
+    pub(crate) severed: CallId,
     pub(crate) pushes: Slab<PushJob>,
     pub(crate) pops: Slab<PopJob>,
     pub(crate) acks: Slab<AckJob>,
@@ -98,6 +104,8 @@ pub struct Shard {
     /// A [`Timer::Recheck`] is armed: one, for all watches.
     rechecks: bool,
     pub(crate) absent: HashMap<u64, Micros>,
+    /// See [`Timer::Meet`].
+    pub(crate) unmet: Vec<LaneKey>,
     pub(crate) window_bytes: usize,
     window_hand: usize,
     pub(crate) lane_hand: usize,
@@ -121,6 +129,8 @@ impl Shard {
             answering: CallId(0),
             fence: CallId(0),
             followed: CallId(0),
+            stores: 0,
+            severed: CallId(0),
             pushes: Slab::default(),
             pops: Slab::default(),
             acks: Slab::default(),
@@ -139,6 +149,7 @@ impl Shard {
             pinned: HashMap::new(),
             rechecks: false,
             absent: HashMap::new(),
+            unmet: Vec::new(),
             window_bytes: 0,
             window_hand: 0,
             lane_hand: 0,
@@ -154,7 +165,8 @@ impl Shard {
         self.now = self.now.max(now);
         for event in events.drain(..) {
             match event {
-                Event::Clock { now, at } => self.clock = Some((now, at)),
+                Event::Clock { now, at } => self.set_clock(now, at),
+                Event::OtherStore { now, at } => self.hear_other_store(now, at),
                 Event::Command { slot, command } => self.admit(slot, command),
                 Event::Appended { commit, result } => self.settle_append(commit, result),
                 Event::Moved { commit, result } => self.settle_moves(commit, result),
@@ -195,7 +207,7 @@ impl Shard {
             Command::Ack { sets } => self.ack(slot, sets),
             Command::Prepare { lanes, sets, leases } => self.prepare_bundle(slot, lanes, sets, leases),
             Command::Bundle(bundle) => self.bundle(slot, bundle),
-            Command::Heard { news } => self.heard(slot, news),
+            Command::Heard { store, news } => self.heard(slot, store, news),
             Command::GiveBack { lease, claims } => self.give_back(lease, claims),
             Command::QueueChanged { tenant, queue } => self.queue_changed(slot, tenant, queue),
         }
@@ -206,6 +218,10 @@ impl Shard {
     }
 
     // ---- clock and timers
+
+    pub(crate) fn set_clock(&mut self, now: Stamp, at: Micros) {
+        self.clock = Some((now, at));
+    }
 
     pub(crate) fn read_clock(&mut self, now: Stamp) {
         self.clock = Some((now, self.now));
@@ -246,6 +262,7 @@ impl Shard {
                 Timer::Close { lane } => self.prepare(lane),
                 Timer::Reread { lane } => self.reread(lane),
                 Timer::Moves => self.rested(),
+                Timer::Meet => self.meet_again(),
                 Timer::Recheck => self.recheck(),
             }
         }

@@ -97,6 +97,8 @@ pub struct Config {
     pub retention_batch_size: u32,
     /// Partitions of one sweep; 0 derives it.
     pub retention_due_cap: u64,
+    /// Hints between brokers. Source: operations 1.3.
+    pub sync: bool,
     pub partition_cleanup: bool,
     pub partition_cleanup_days: u32,
     pub metrics_retention_days: u32,
@@ -207,6 +209,7 @@ impl Config {
             retention_interval: ms(r.int("RETENTION_INTERVAL")),
             retention_batch_size: r.int("RETENTION_BATCH_SIZE") as u32,
             retention_due_cap: r.int("QUEEN_RETENTION_DUE_CAP") as u64,
+            sync: r.bool("QUEEN_SYNC_ENABLED"),
             partition_cleanup: r.bool("QUEEN_PARTITION_CLEANUP_ENABLED"),
             partition_cleanup_days: r.int("PARTITION_CLEANUP_DAYS") as u32,
             metrics_retention_days: r.int("METRICS_RETENTION_DAYS") as u32,

@@ -66,8 +66,8 @@ pub fn boot_lines(
         }
     }
     if set("QUEEN_MESH_PEERS") || set("QUEEN_UDP_PEERS") {
-        let text = "peers are configured, but this version sends no hints between brokers: run one broker per database";
-        say(Level::Warn, "mesh", text.to_owned(), vec![]);
+        let text = "peers need no configuration: brokers of one database hear of each other through PostgreSQL";
+        say(Level::Info, "mesh", text.to_owned(), vec![]);
     }
     for (target, text) in &reader.warnings {
         say(Level::Warn, target, text.clone(), vec![]);

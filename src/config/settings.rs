@@ -168,7 +168,7 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "sync",
         rows: &[
-            Setting::bool("QUEEN_SYNC_ENABLED", true, "Hints between brokers of one database.").later(),
+            Setting::bool("QUEEN_SYNC_ENABLED", true, "Hints between brokers of one database. Without, their reads find out."),
             Setting::text("QUEEN_MESH_PEERS", "", "Other brokers, `host` or `host:port`, comma separated.").later(),
             Setting::text("QUEEN_UDP_PEERS", "", "Older name of `QUEEN_MESH_PEERS`.").later(),
             Setting::int("QUEEN_MESH_PORT", 6633, 1..=65535, "", "TCP port of the hints.").later(),

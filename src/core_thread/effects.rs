@@ -9,10 +9,11 @@ use super::{Answer, Connections, Core};
 use crate::limits::{SETTLE_MAX, SILENT_STORE_MAX};
 use crate::mail::{Mail, now};
 use crate::rt;
-use crate::store::{self, Client, Conn};
+use crate::store::{self, Client, Conn, Incarnation, Line, On};
 use crate::telemetry::metrics::Op;
+use crate::writer::Writer;
 use queen_shards::command::{Command, Event};
-use queen_shards::effect::{Append, AppendOutcome, Call, Effect, Reply, StoreError};
+use queen_shards::effect::{Call, Effect, Reply, StoreError};
 use queen_shards::ids::PartitionId;
 use queen_shards::planted::{Bug, is};
 use queen_shards::sealed::Slice;
@@ -34,35 +35,30 @@ impl Core {
             Effect::Spool { token, record } => self.to_spool.borrow_mut().0.push((token, record)),
             Effect::Drained { id, verdict } => self.to_spool.borrow_mut().1.push((id, verdict)),
             Effect::Append { commit, append } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
                     if is(Bug::AnswerBeforeCommit) {
                         core.enter(Event::Appended { commit, result: Ok(crate::planted::believed(&append)) });
                     }
                     let began = now();
-                    let result = core.append(&append).await;
-                    core.writers.append.settled(&result);
+                    let (level, limit) = (core.config.zstd_level, core.config.push_commit_timeout);
+                    let write = async |client: &Client, line| store::append(client, &append, level, line).await;
+                    let settle = async |client: &Client, line| store::settle_append(client, &append, level, line).await;
+                    let result = core.commit(|c| &c.append, &core.writers.append, &on, limit, write, settle).await;
                     let items = append.lanes.iter().map(|lane| lane.count as u64).sum();
                     core.metrics.shard(core.index).batch(Op::Push, items, now().since(began));
                     core.enter(Event::Appended { commit, result });
                 });
             }
             Effect::Move { commit, moves } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
                     let began = now();
                     let limit = core.config.stmt_timeout.min(SILENT_STORE_MAX);
-                    let result = core
-                        .with_conn(
-                            |c| &c.moves,
-                            limit,
-                            async |client| {
-                                let line = core.writers.moves.line(client).await?;
-                                store::move_cursors(client, &moves, line).await
-                            },
-                        )
-                        .await;
-                    core.writers.moves.settled(&result);
+                    let write = async |client: &Client, line| store::move_cursors(client, &moves, line).await;
+                    let settle =
+                        async |client: &Client, line| store::settle_moves(client, &moves, line).await.map(Some);
+                    let result = core.commit(|c| &c.moves, &core.writers.moves, &on, limit, write, settle).await;
                     let claims =
                         moves.iter().filter(|m| m.lease == queen_shards::effect::LeaseMust::Over).count() as u64;
                     let (metrics, micros) = (core.metrics.shard(core.index), now().since(began));
@@ -76,64 +72,74 @@ impl Core {
                 });
             }
             Effect::Bundle { commit, bundles } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
-                    let limit = core.config.push_commit_timeout;
-                    let level = core.config.zstd_level;
-                    let result = core
-                        .with_conn(
-                            |c| &c.bundle,
-                            limit,
-                            async |client| {
-                                let line = core.writers.bundle.line(client).await?;
-                                store::bundle(client, &bundles, level, line).await
-                            },
-                        )
-                        .await;
-                    core.writers.bundle.settled(&result);
+                    let (level, limit) = (core.config.zstd_level, core.config.push_commit_timeout);
+                    let write = async |client: &Client, line| store::bundle(client, &bundles, level, line).await;
+                    let settle = async |client: &Client, line| {
+                        store::settle_bundle(client, &bundles, level, line).await.map(Some)
+                    };
+                    let result = core.commit(|c| &c.bundle, &core.writers.bundle, &on, limit, write, settle).await;
                     // Before anybody is answered: a pop after the answer must see what was stored.
                     let told = queen_shards::bundle::news(&bundles, &result, core.shards());
-                    let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { news }));
+                    // All of a commit were prepared on the store that it was sent to.
+                    let store = bundles.first().map_or(0, |bundle| bundle.store);
+                    let told = told.into_iter().map(|(shard, news)| core.ask(shard, Command::Heard { store, news }));
                     futures_util::future::join_all(told).await;
                     core.enter(Event::Bundled { commit, result });
                 });
             }
             Effect::Call { call, ask: Call::SealRun { partition, slice } } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
-                    let result = core.seal(partition, slice).await;
+                    let result = core.seal(partition, slice, &on).await;
                     core.enter(Event::Returned { call, result });
                 });
             }
             Effect::Call { call, ask } => {
-                let core = self.clone();
+                let (core, on) = (self.clone(), self.incarnation.borrow().clone());
                 rt::spawn(async move {
                     let limit = core.patience(&ask);
-                    let result =
-                        core.with_conn(|c| &c.cold, limit, async |client| store::call(client, &ask).await).await;
+                    let run = async |client: &Client| store::call(&On { client, means: Some(&on) }, &ask).await;
+                    let result = core.with_conn(|c| &c.cold, limit, run).await;
                     core.enter(Event::Returned { call, result });
                 });
             }
         }
     }
 
-    /// A push commit; where its answer is lost, the log is asked what became of it. Source: architecture 13, rule 9.
-    async fn append(&self, append: &Append) -> Result<AppendOutcome, StoreError> {
-        let level = self.config.zstd_level;
+    /// A commit decided on the store `on`. Where its answer is lost, the log is asked what became of it, for [`SETTLE_MAX`]:
+    /// `settle` gives the answer that was lost, or `None` when nothing was written and nothing will be.
+    ///
+    /// Source: architecture 13, rule 9.
+    async fn commit<T>(
+        &self,
+        conn: impl Fn(&Connections) -> &Conn,
+        writer: &Writer,
+        on: &Incarnation,
+        limit: Duration,
+        write: impl AsyncFnOnce(&Client, Line) -> Result<T, StoreError>,
+        settle: impl AsyncFnOnce(&Client, Line) -> Result<Option<T>, StoreError>,
+    ) -> Result<T, StoreError> {
         let mut sent = None;
-        let write = async |client: &Client| {
-            let line = self.writers.append.line(client).await?;
+        let commit = async |client: &Client| {
+            let line = writer.line(client, on).await?;
             sent = Some(line);
-            store::append(client, append, level, line).await
+            write(client, line).await
         };
-        let result = self.with_conn(|c| &c.append, self.config.push_commit_timeout, write).await;
-        let (Err(StoreError::Unknown(why)), Some(line)) = (&result, sent) else { return result };
-        let ask = async |client: &Client| store::settle_append(client, append, level, line).await;
-        match self.with_conn(|c| &c.append, SETTLE_MAX, ask).await {
-            Ok(Some(outcome)) => Ok(outcome),
-            Ok(None) => Err(StoreError::Unavailable(format!("not written: {why}"))),
-            Err(_) => result,
+        let mut result = self.with_conn(&conn, limit, commit).await;
+        if let (Err(StoreError::Unknown(why)), Some(line)) = (&result, sent) {
+            match self.with_conn(&conn, SETTLE_MAX, async |client| settle(client, line).await).await {
+                Ok(Some(outcome)) => result = Ok(outcome),
+                Ok(None) => result = Err(StoreError::Unavailable(format!("not written: {why}"))),
+                Err(_) => {}
+            }
         }
+        writer.settled(&result);
+        if result.is_ok() {
+            self.committed();
+        }
+        result
     }
 
     /// How long a call may take: pushes wait for what a lane must know, everything else must notice a silent store.
@@ -151,16 +157,15 @@ impl Core {
 
     /// Sorts a slice on the helper thread, then stores its run, on a connection for that alone: the cold one would make
     /// pops and first pushes wait for it.
-    async fn seal(&self, partition: PartitionId, slice: Slice) -> Result<Reply, StoreError> {
+    async fn seal(&self, partition: PartitionId, slice: Slice, on: &Incarnation) -> Result<Reply, StoreError> {
         let Some(connections) = self.store.get().cloned() else {
             return Err(StoreError::Unavailable("the store has not been reached yet".into()));
         };
         let sealed = rt::aside(move || slice.seal()).await.map_err(|e| StoreError::Unavailable(e.to_string()))?;
         let name = format!("queen {} shard {} seal", self.config.server_id, self.index);
         let conn = Conn::new(connections.cold.target().clone(), name);
-        let stored =
-            store::within(&conn, SEAL_STORE_MAX, async |client| store::store_run(client, partition, &sealed).await)
-                .await;
+        let store = async |client: &Client| store::store_run(&On { client, means: Some(on) }, partition, &sealed).await;
+        let stored = store::within(&conn, SEAL_STORE_MAX, store).await;
         if let Err(error) = &stored {
             self.metrics.shard(self.index).db_error();
             store::log_error(error);

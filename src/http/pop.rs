@@ -540,12 +540,14 @@ impl<'a> Taken<'a> {
                     Verdict::Pop(verdict) => {
                         let made = verdict.conflation_made;
                         self.take(verdict);
-                        // Pinned pops may have met the group in other shards, where nobody registers it.
-                        let others = self.core.shards() > 1 && made;
+                        // Pinned pops may have met the group in other shards and brokers, where nobody registers it.
                         if let (true, PopFrom::Queue { queue, .. } | PopFrom::Partition(LaneKey { queue, .. })) =
-                            (others, from)
+                            (made, from)
                         {
-                            self.core.queue_changed(asking.tenant, queue).await;
+                            let (tenant, args) = (asking.tenant, serde_json::json!({ "queue": &**queue }));
+                            // Without an answer they find out when they next read the queue.
+                            let told = self.core.state(StateCall { function: StateFn::TouchQueue, tenant, args });
+                            let _ = futures_util::future::join(told, self.core.queue_changed(tenant, queue)).await;
                         }
                     }
                     _ => self.failed = true,

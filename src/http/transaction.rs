@@ -152,7 +152,10 @@ impl Work {
 
     /// Prepares and commits once.
     async fn attempt(&self, core: &Rc<Core>, parsed: &Parsed<'_>) -> Attempt {
-        let Some(prepared) = self.prepare(core).await else { return Attempt::Failed(Refusal::Pool) };
+        let prepared = match self.prepare(core).await {
+            Ok(prepared) => prepared,
+            Err(attempt) => return attempt,
+        };
         let objection = match self.objection(parsed, &prepared) {
             Ok(objection) => objection,
             Err(refusal) => return Attempt::Failed(refusal),
@@ -172,7 +175,7 @@ impl Work {
     async fn commit(&self, core: &Rc<Core>, parsed: &Parsed<'_>, prepared: Prepared) -> Attempt {
         let lanes = self.plan.drafts.iter().zip(&prepared.lanes).map(|(draft, lane)| lane_of(draft, *lane, false));
         let moves = prepared.sets.iter().filter_map(|set| set.cursor_move.clone());
-        let bundle = Bundle { lanes: lanes.collect(), moves: moves.collect() };
+        let bundle = Bundle { store: prepared.store, lanes: lanes.collect(), moves: moves.collect() };
         let sets = prepared.sets.into_iter().map(|set| set.items).collect();
         if bundle.lanes.is_empty() && bundle.moves.is_empty() {
             return Attempt::Done(Done { bases: Vec::new(), sets });
@@ -190,8 +193,8 @@ impl Work {
         }
     }
 
-    /// Asks every owner about its part, all shards at once. `None`: an owner did not answer.
-    async fn prepare(&self, core: &Rc<Core>) -> Option<Prepared> {
+    /// Asks every owner about its part, all shards at once. `Err`: an owner did not answer, or they speak of two stores.
+    async fn prepare(&self, core: &Rc<Core>) -> Result<Prepared, Attempt> {
         let shards = core.shards();
         let mut parts: Vec<(Vec<PrepareLane>, Vec<AckSet>)> = (0..shards).map(|_| Default::default()).collect();
         let (mut lane_places, mut set_places) = (Vec::new(), Vec::new());
@@ -208,32 +211,41 @@ impl Work {
         }
         let asks = parts.into_iter().enumerate().map(|(shard, (lanes, sets))| async move {
             if lanes.is_empty() && sets.is_empty() {
-                return Some(Prepared::default());
+                return Ok(None);
             }
             let leases = self.leases.clone();
             match core.ask(shard, Command::Prepare { lanes, sets, leases }).await {
-                Verdict::Prepared(prepared) => Some(prepared),
-                _ => None,
+                Verdict::Prepared(prepared) => Ok(Some(prepared)),
+                _ => Err(Attempt::Failed(Refusal::Pool)),
             }
         });
-        let answered: Option<Vec<Prepared>> = join_all(asks).await.into_iter().collect();
+        let answered: Result<Vec<Option<Prepared>>, Attempt> = join_all(asks).await.into_iter().collect();
         let mut answered = answered?;
-        let lanes = lane_places.into_iter().map(|(owner, at)| answered[owner].lanes.get(at).copied());
-        let lanes = lanes.collect::<Option<Vec<PreparedLane>>>()?;
-        let taken = |(owner, at): (usize, usize)| -> Option<PreparedSet> { answered[owner].sets.get_mut(at).map(take) };
-        let sets = set_places.into_iter().map(taken).collect::<Option<Vec<PreparedSet>>>()?;
-        Some(Prepared { lanes, sets })
+        let mut stores = answered.iter().flatten().map(|prepared| prepared.store);
+        let store = stores.next().unwrap_or(0);
+        if stores.any(|other| other != store) {
+            return Err(Attempt::Stale);
+        }
+        let lanes = lane_places.into_iter().map(|(owner, at)| answered[owner].as_ref()?.lanes.get(at).copied());
+        let lanes = lanes.collect::<Option<Vec<PreparedLane>>>();
+        let taken = |(owner, at): (usize, usize)| answered[owner].as_mut()?.sets.get_mut(at).map(take);
+        let sets = set_places.into_iter().map(taken).collect::<Option<Vec<PreparedSet>>>();
+        match (lanes, sets) {
+            (Some(lanes), Some(sets)) => Ok(Prepared { store, lanes, sets }),
+            _ => Err(Attempt::Failed(Refusal::Pool)),
+        }
     }
 
     /// Why the bundle cannot be, and what must still be so for that to be true. Pushes come before acks.
     fn objection(&self, parsed: &Parsed<'_>, prepared: &Prepared) -> Result<Option<(No, Option<Bundle>)>, Refusal> {
+        let confirm = |lanes, moves| Bundle { store: prepared.store, lanes, moves };
         if prepared.lanes.contains(&PreparedLane::Failed) {
             return Err(Refusal::Pool);
         }
         for (n, (draft, lane)) in self.plan.drafts.iter().zip(&prepared.lanes).enumerate() {
             if let PreparedLane::Known { duplicate: Some(index), .. } = lane {
                 let no = self.duplicate(parsed, n as u32, *index);
-                return Ok(Some((no, Some(Bundle { lanes: vec![lane_of(draft, *lane, true)], moves: Vec::new() }))));
+                return Ok(Some((no, Some(confirm(vec![lane_of(draft, *lane, true)], Vec::new())))));
             }
         }
         for (n, (set, ruled)) in self.sets.iter().zip(&prepared.sets).enumerate() {
@@ -261,7 +273,7 @@ impl Work {
             };
             let confirm = ruled.cursor_move.clone().map(|mut one| {
                 (one.to, one.dead_letter) = (None, None);
-                Bundle { lanes: Vec::new(), moves: vec![one] }
+                confirm(Vec::new(), vec![one])
             });
             return Ok(Some((no, confirm)));
         }

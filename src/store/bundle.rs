@@ -1,6 +1,7 @@
 //! The commit of bundles. One statement, one transaction, one round trip.
 
 use crate::store::Client;
+use crate::store::client::run;
 use crate::store::failure::{Nature, judge};
 use crate::store::hot::freed;
 use crate::store::log::Line;
@@ -163,6 +164,96 @@ pub async fn bundle(
             decided[moves[i - l].0 as usize - 1].moves.push(decision);
         }
     }
+    Ok(BundleOutcome { now, bundles: decided, stored })
+}
+
+const SETTLE_BUNDLE: &str = "select * from queen.settle_bundle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+
+/// What became of a commit of bundles that was sent with `line` and not answered: each bundle was written whole, or not at
+/// all, or nothing tells. What was not written will not be if it is still on its way. An error says nothing about any of them.
+///
+/// Source: architecture 13, rule 9.
+pub async fn settle_bundle(
+    client: &Client,
+    bundles: &[Arc<Bundle>],
+    level: i32,
+    line: Line,
+) -> Result<BundleOutcome, StoreError> {
+    let lanes: Vec<(i32, &BundleLane)> = numbered(bundles, |bundle| &bundle.lanes);
+    let moves: Vec<(i32, &CursorMove)> = numbered(bundles, |bundle| &bundle.moves);
+    let made: Vec<(i32, &BundleLane)> =
+        (1..).zip(&lanes).filter(|(_, (_, lane))| lane.partition.is_none()).map(|(n, (_, lane))| (n, *lane)).collect();
+    let (l, m, n) = (lanes.len(), moves.len(), made.len());
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        SETTLE_BUNDLE,
+        &[
+            param(&One::of(line.writer)),
+            param(&One::of(line.seq)),
+            param(&column(l, |i| lanes[i].1.partition.map_or(0, |id| id.0))),
+            param(&column(l, |i| lanes[i].1.verified.0)),
+            param(&column(l, |i| lanes[i].1.count() as i32)),
+            param(&column(n, |i| made[i].0)),
+            param(&column(n, |i| made[i].1.draft.lane.tenant.0)),
+            param(&column(n, |i| &*made[i].1.draft.lane.queue)),
+            param(&column(n, |i| &*made[i].1.draft.lane.partition)),
+            param(&column(m, |i| moves[i].1.partition.0)),
+            param(&column(m, |i| moves[i].1.group.0)),
+            param(&column(m, |i| moves[i].1.version)),
+            param(&column(m, |i| moves[i].1.to.is_some())),
+        ],
+    )
+    .await?;
+    if rows.len() != l + m {
+        return Err(StoreError::Unknown(format!("{} outcomes for {} questions", rows.len(), l + m)));
+    }
+    let mut now = Stamp(0);
+    // Of each bundle: a row of it that was written, one that was not.
+    let mut known = vec![(false, false); bundles.len()];
+    let mut decided = vec![BundleDecision::default(); bundles.len()];
+    for (row, i) in rows.iter().zip(0..) {
+        let bundle = if i < l { lanes[i].0 } else { moves[i - l].0 } as usize - 1;
+        let mut columns = Columns::of(row);
+        columns.skip(1);
+        let state: i16 = columns.get()?;
+        let n: [Option<i64>; 3] = [columns.get()?, columns.get()?, columns.get()?];
+        let at = columns.stamp_opt()?;
+        now = columns.stamp()?;
+        known[bundle].0 |= state == 0;
+        known[bundle].1 |= state == 1;
+        if i < l {
+            decided[bundle].lanes.push(match (state, n) {
+                (0, [Some(id), Some(base), _]) => LaneDecision::Holds {
+                    partition: PartitionId(id),
+                    base: Offset(base),
+                    created_at: at.unwrap_or_default(),
+                },
+                // One that only confirms held if the others were written.
+                (4, [id, ..]) => LaneDecision::Holds {
+                    partition: PartitionId(id.unwrap_or(0)),
+                    base: Offset::NONE,
+                    created_at: Stamp(0),
+                },
+                _ => LaneDecision::Unwritten,
+            });
+        } else {
+            decided[bundle].moves.push(match (state, n) {
+                (0, [Some(version), Some(last), Some(start)]) => MoveDecision::Holds {
+                    version,
+                    lease_left_us: lease_left(at, now),
+                    last_offset: Offset(last),
+                    log_start: Offset(start),
+                },
+                (4, _) => MoveDecision::Overtaken,
+                _ => MoveDecision::Stale,
+            });
+        }
+    }
+    for (decision, (written, unwritten)) in decided.iter_mut().zip(known) {
+        decision.unknown = written == unwritten;
+    }
+    let stored = lanes.iter().map(|(_, lane)| stored_form(lane, level)).collect();
     Ok(BundleOutcome { now, bundles: decided, stored })
 }
 

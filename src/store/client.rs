@@ -4,7 +4,7 @@
 //! next call to a session that does not know them, or knows another one by that name.
 
 use super::failure::{Nature, judge};
-use super::params::Param;
+use super::params::{One, Param, param};
 use queen_shards::effect::StoreError;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -91,4 +91,26 @@ pub(super) async fn run(
     params: &[Param<'_>],
 ) -> Result<Vec<Row>, StoreError> {
     client.ask(sql, params).await?.map_err(|error| judge(&error, nature))
+}
+
+/// A connection, and the store that the caller takes it to lead to.
+pub struct On<'a> {
+    pub client: &'a Client,
+    /// See [`super::log::Incarnation`]. `None`: whichever is there.
+    pub means: Option<&'a str>,
+}
+
+impl On<'_> {
+    /// Runs one call that may be repeated, unless this is another store: then it fails, and nothing was done. `sql` has no
+    /// condition of its own.
+    ///
+    /// Source: architecture 13, rule 12.
+    pub(super) async fn run(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+        let Some(means) = self.means else { return run(self.client, Nature::Repeatable, sql, params).await };
+        let sql = format!("{sql} where queen.is_incarnation(${})", params.len() + 1);
+        let means = One::of(means);
+        let mut all = params.to_vec();
+        all.push(param(&means));
+        run(self.client, Nature::Repeatable, &sql, &all).await
+    }
 }

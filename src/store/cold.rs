@@ -1,7 +1,7 @@
 //! Calls off the hot path: provisioning, groups, scans, reloads. Each may be repeated without harm.
 
 use crate::state::{StateCall, StateReply};
-use crate::store::client::{Client, run};
+use crate::store::client::{Client, On, run};
 use crate::store::failure::Nature;
 use crate::store::params::{One, column, param};
 use crate::store::rows::Columns;
@@ -15,22 +15,22 @@ use queen_shards::place::LaneKey;
 use tokio_postgres::Row;
 
 /// Runs a cold call. Source: `queen_shards::effect::Call`, which says what each of them does.
-pub async fn call(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+pub async fn call(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
     match ask {
-        Call::Provision { lanes } => provision(client, lanes).await.map(Reply::Lanes),
-        Call::FindLane { lane } => find_lanes(client, std::slice::from_ref(lane)).await.map(Reply::Lanes),
-        Call::FindPartitions { .. } => find_partitions(client, ask).await,
-        Call::FindQueue { tenant, queue } => find_queue(client, *tenant, queue).await,
-        Call::OpenGroup { .. } => open_group(client, ask).await,
-        Call::Scan { .. } => scan(client, ask).await,
-        Call::SeedCursors { group, start, partitions } => seed_cursors(client, *group, *start, partitions).await,
-        Call::FindCursor { partition, group } => find_cursor(client, *partition, group).await,
-        Call::ReadKeys { .. } => read_keys(client, ask).await,
-        Call::ReadRecords { .. } => read_records(client, ask).await,
-        Call::ReadNewest { partition, to, not_after } => read_newest(client, *partition, *to, *not_after).await,
-        Call::ReadRuns { partition, after, bytes } => runs::read_runs(client, *partition, *after, *bytes).await,
-        Call::ReadRunRows { partition, rows } => runs::read_run_rows(client, *partition, rows).await,
-        Call::DropRuns { partition, runs } => runs::drop_runs(client, *partition, runs).await,
+        Call::Provision { lanes } => provision(on, lanes).await.map(Reply::Lanes),
+        Call::FindLane { lane } => find_lanes(on, std::slice::from_ref(lane)).await.map(Reply::Lanes),
+        Call::FindPartitions { .. } => find_partitions(on, ask).await,
+        Call::FindQueue { tenant, queue } => find_queue(on, *tenant, queue).await,
+        Call::OpenGroup { .. } => open_group(on, ask).await,
+        Call::Scan { .. } => scan(on, ask).await,
+        Call::SeedCursors { group, start, partitions } => seed_cursors(on, *group, *start, partitions).await,
+        Call::FindCursor { partition, group } => find_cursor(on, *partition, group).await,
+        Call::ReadKeys { .. } => read_keys(on, ask).await,
+        Call::ReadRecords { .. } => read_records(on, ask).await,
+        Call::ReadNewest { partition, to, not_after } => read_newest(on, *partition, *to, *not_after).await,
+        Call::ReadRuns { partition, after, bytes } => runs::read_runs(on, *partition, *after, *bytes).await,
+        Call::ReadRunRows { partition, rows } => runs::read_run_rows(on, *partition, rows).await,
+        Call::DropRuns { partition, runs } => runs::drop_runs(on, *partition, runs).await,
         // Its work is not for this thread, and takes the slice.
         Call::SealRun { .. } => Err(StoreError::Refused("a slice is sealed before it is stored".into())),
     }
@@ -71,52 +71,44 @@ pub async fn purge_dead(client: &Client, limit: i32) -> Result<i32, StoreError> 
 
 const PROVISION: &str = "select * from queen.provision($1, $2, $3, $4)";
 
-async fn provision(client: &Client, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>>, StoreError> {
+async fn provision(on: &On<'_>, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>>, StoreError> {
     let n = lanes.len();
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        PROVISION,
-        &[
-            param(&column(n, |i| lanes[i].tenant.0)),
-            param(&column(n, |i| &*lanes[i].queue)),
-            param(&column(n, |i| &*lanes[i].partition)),
-            param(&column(n, |i| lanes[i].slot() as i32)),
-        ],
-    )
-    .await?;
+    let rows = on
+        .run(
+            PROVISION,
+            &[
+                param(&column(n, |i| lanes[i].tenant.0)),
+                param(&column(n, |i| &*lanes[i].queue)),
+                param(&column(n, |i| &*lanes[i].partition)),
+                param(&column(n, |i| lanes[i].slot() as i32)),
+            ],
+        )
+        .await?;
     in_order(n, &rows, |columns| columns.lane())
 }
 
 const FIND_LANES: &str = "select * from queen.find_lanes($1, $2, $3)";
 
-async fn find_lanes(client: &Client, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>>, StoreError> {
+async fn find_lanes(on: &On<'_>, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>>, StoreError> {
     let n = lanes.len();
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        FIND_LANES,
-        &[
-            param(&column(n, |i| lanes[i].tenant.0)),
-            param(&column(n, |i| &*lanes[i].queue)),
-            param(&column(n, |i| &*lanes[i].partition)),
-        ],
-    )
-    .await?;
+    let rows = on
+        .run(
+            FIND_LANES,
+            &[
+                param(&column(n, |i| lanes[i].tenant.0)),
+                param(&column(n, |i| &*lanes[i].queue)),
+                param(&column(n, |i| &*lanes[i].partition)),
+            ],
+        )
+        .await?;
     in_order(n, &rows, |columns| columns.lane())
 }
 
 const FIND_PARTITIONS: &str = "select * from queen.find_partitions($1, $2)";
 
-async fn find_partitions(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+async fn find_partitions(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
     let Call::FindPartitions { tenant, ids } = ask else { unreachable!("dispatched by variant") };
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        FIND_PARTITIONS,
-        &[param(&One::of(tenant.0)), param(&column(ids.len(), |i| ids[i].0))],
-    )
-    .await?;
+    let rows = on.run(FIND_PARTITIONS, &[param(&One::of(tenant.0)), param(&column(ids.len(), |i| ids[i].0))]).await?;
     in_order(ids.len(), &rows, |columns| {
         let row = columns.lane()?;
         let queue = columns.get::<&str>()?.into();
@@ -128,7 +120,7 @@ async fn find_partitions(client: &Client, ask: &Call) -> Result<Reply, StoreErro
 
 const OPEN_GROUP: &str = "select * from queen.open_group($1, $2, $3, $4, $5, $6)";
 
-async fn open_group(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+async fn open_group(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
     let Call::OpenGroup { tenant, queue, group, contact } = ask else { unreachable!("dispatched by variant") };
     let (contact, start) = match contact {
         Contact::QueueMode => (0i16, Start::All),
@@ -138,20 +130,19 @@ async fn open_group(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
         Contact::PinnedConflating(start) => (4, *start),
     };
     let (mode, start_at) = mode_of(start);
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        OPEN_GROUP,
-        &[
-            param(&One::of(tenant.0)),
-            param(&One::of(&**queue)),
-            param(&One::of(&**group)),
-            param(&One::of(contact)),
-            param(&One::of(mode)),
-            param(&One(start_at)),
-        ],
-    )
-    .await?;
+    let rows = on
+        .run(
+            OPEN_GROUP,
+            &[
+                param(&One::of(tenant.0)),
+                param(&One::of(&**queue)),
+                param(&One::of(&**group)),
+                param(&One::of(contact)),
+                param(&One::of(mode)),
+                param(&One(start_at)),
+            ],
+        )
+        .await?;
     let Some(row) = rows.first() else { return Ok(Reply::Group(None)) };
     let mut columns = Columns::of(row);
     let queue = columns.queue()?;
@@ -164,22 +155,21 @@ async fn open_group(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
 const SCAN: &str = "select r.*, clock_timestamp() from (select) as one \
     left join queen.scan($1, $2, $3, $4, $5, $6) as r on true";
 
-async fn scan(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+async fn scan(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
     let Call::Scan { queue, group, shard, shards, after, limit } = ask else { unreachable!("dispatched by variant") };
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        SCAN,
-        &[
-            param(&One::of(queue.0)),
-            param(&One::of(group.0)),
-            param(&One::of(*shard as i32)),
-            param(&One::of(*shards as i32)),
-            param(&One::of(after.0)),
-            param(&One::of((*limit).min(i32::MAX as u32) as i32)),
-        ],
-    )
-    .await?;
+    let rows = on
+        .run(
+            SCAN,
+            &[
+                param(&One::of(queue.0)),
+                param(&One::of(group.0)),
+                param(&One::of(*shard as i32)),
+                param(&One::of(*shards as i32)),
+                param(&One::of(after.0)),
+                param(&One::of((*limit).min(i32::MAX as u32) as i32)),
+            ],
+        )
+        .await?;
     let mut found = Vec::with_capacity(rows.len());
     let now = rows.first().map_or(Err(no_rows()), last_stamp)?;
     for row in &rows {
@@ -202,25 +192,24 @@ const SEED_CURSORS: &str = "select r.*, clock_timestamp() from (select) as one \
     left join queen.seed_cursors($1, $2, $3, $4) as r on true";
 
 async fn seed_cursors(
-    client: &Client,
+    on: &On<'_>,
     group: GroupId,
     start: Start,
     partitions: &[PartitionId],
 ) -> Result<Reply, StoreError> {
     let (mode, start_at) = mode_of(start);
     let n = partitions.len();
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        SEED_CURSORS,
-        &[
-            param(&One::of(group.0)),
-            param(&One::of(mode)),
-            param(&One(start_at)),
-            param(&column(n, |i| partitions[i].0)),
-        ],
-    )
-    .await?;
+    let rows = on
+        .run(
+            SEED_CURSORS,
+            &[
+                param(&One::of(group.0)),
+                param(&One::of(mode)),
+                param(&One(start_at)),
+                param(&column(n, |i| partitions[i].0)),
+            ],
+        )
+        .await?;
     let mut seeded = vec![None; n];
     let now = rows.first().map_or(Err(no_rows()), last_stamp)?;
     for row in &rows {
@@ -237,17 +226,15 @@ async fn seed_cursors(
 
 const FIND_QUEUE: &str = "select * from queen.find_queue($1, $2)";
 
-async fn find_queue(client: &Client, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
-    let rows =
-        run(client, Nature::Repeatable, FIND_QUEUE, &[param(&One::of(tenant.0)), param(&One::of(queue))]).await?;
+async fn find_queue(on: &On<'_>, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
+    let rows = on.run(FIND_QUEUE, &[param(&One::of(tenant.0)), param(&One::of(queue))]).await?;
     Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
 }
 
 const FIND_CURSOR: &str = "select *, clock_timestamp() from queen.find_cursor($1, $2)";
 
-async fn find_cursor(client: &Client, partition: PartitionId, group: &str) -> Result<Reply, StoreError> {
-    let rows =
-        run(client, Nature::Repeatable, FIND_CURSOR, &[param(&One::of(partition.0)), param(&One::of(group))]).await?;
+async fn find_cursor(on: &On<'_>, partition: PartitionId, group: &str) -> Result<Reply, StoreError> {
+    let rows = on.run(FIND_CURSOR, &[param(&One::of(partition.0)), param(&One::of(group))]).await?;
     let Some(row) = rows.first() else {
         return Ok(Reply::Cursor(None));
     };
@@ -261,24 +248,23 @@ async fn find_cursor(client: &Client, partition: PartitionId, group: &str) -> Re
 
 const READ_KEYS: &str = "select * from queen.read_keys($1, $2, $3, $4, $5, $6)";
 
-async fn read_keys(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+async fn read_keys(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
     let Call::ReadKeys { partition, from, to, since, limit, newest_first } = ask else {
         unreachable!("dispatched by variant")
     };
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        READ_KEYS,
-        &[
-            param(&One::of(partition.0)),
-            param(&One::of(from.0)),
-            param(&One::of(to.0)),
-            param(&One(*since)),
-            param(&One::of((*limit).min(i32::MAX as u32) as i32)),
-            param(&One::of(*newest_first)),
-        ],
-    )
-    .await?;
+    let rows = on
+        .run(
+            READ_KEYS,
+            &[
+                param(&One::of(partition.0)),
+                param(&One::of(from.0)),
+                param(&One::of(to.0)),
+                param(&One(*since)),
+                param(&One::of((*limit).min(i32::MAX as u32) as i32)),
+                param(&One::of(*newest_first)),
+            ],
+        )
+        .await?;
     let mut found = Vec::with_capacity(rows.len());
     for row in &rows {
         let mut columns = Columns::of(row);
@@ -303,21 +289,20 @@ async fn read_keys(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
 
 const READ_RECORDS: &str = "select * from queen.read_records($1, $2, $3, $4, $5)";
 
-async fn read_records(client: &Client, ask: &Call) -> Result<Reply, StoreError> {
+async fn read_records(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
     let Call::ReadRecords { partition, from, to, bytes, messages } = ask else { unreachable!("dispatched by variant") };
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        READ_RECORDS,
-        &[
-            param(&One::of(partition.0)),
-            param(&One::of(from.0)),
-            param(&One::of(to.0)),
-            param(&One::of((*bytes).min(i64::MAX as u64) as i64)),
-            param(&One::of((*messages).min(i32::MAX as u32) as i32)),
-        ],
-    )
-    .await?;
+    let rows = on
+        .run(
+            READ_RECORDS,
+            &[
+                param(&One::of(partition.0)),
+                param(&One::of(from.0)),
+                param(&One::of(to.0)),
+                param(&One::of((*bytes).min(i64::MAX as u64) as i64)),
+                param(&One::of((*messages).min(i32::MAX as u32) as i32)),
+            ],
+        )
+        .await?;
     records(&rows, "read_records")
 }
 
@@ -347,21 +332,11 @@ fn records(rows: &[Row], function: &str) -> Result<Reply, StoreError> {
 
 const READ_NEWEST: &str = "select * from queen.read_newest($1, $2, $3)";
 
-async fn read_newest(
-    client: &Client,
-    partition: PartitionId,
-    to: Offset,
-    not_after: Stamp,
-) -> Result<Reply, StoreError> {
+async fn read_newest(on: &On<'_>, partition: PartitionId, to: Offset, not_after: Stamp) -> Result<Reply, StoreError> {
     // PostgreSQL has no stamp so late; the function takes null for it.
     let not_after = (not_after < Stamp(i64::MAX)).then_some(not_after);
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        READ_NEWEST,
-        &[param(&One::of(partition.0)), param(&One::of(to.0)), param(&One(not_after))],
-    )
-    .await?;
+    let rows =
+        on.run(READ_NEWEST, &[param(&One::of(partition.0)), param(&One::of(to.0)), param(&One(not_after))]).await?;
     records(&rows, "read_newest")
 }
 

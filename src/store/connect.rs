@@ -17,18 +17,17 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::cell::RefCell;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
-use tokio_postgres::{Config, Connection, NoTls};
+use tokio_postgres::{AsyncMessage, Config, Connection, NoTls};
 
 /// Of a connection's read and write buffer. 8 KiB, the default, costs five times the CPU (architecture 12).
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -142,8 +141,12 @@ impl fmt::Display for Place {
 pub struct Conn {
     target: Target,
     name: String,
+    /// Takes the payloads of notifications.
+    heard: Option<Heard>,
     state: RefCell<State>,
 }
+
+type Heard = Rc<dyn Fn(&str)>;
 
 #[derive(Default)]
 struct State {
@@ -165,7 +168,26 @@ struct Live {
 impl Conn {
     /// `name` shows in `pg_stat_activity`. Connects at the first `get`.
     pub fn new(target: Target, name: impl Into<String>) -> Conn {
-        Conn { target, name: name.into(), state: RefCell::default() }
+        Conn { target, name: name.into(), heard: None, state: RefCell::default() }
+    }
+
+    /// The same; `heard` takes the payload of each notification that comes.
+    pub fn listening(target: Target, name: impl Into<String>, heard: impl Fn(&str) + 'static) -> Conn {
+        Conn { heard: Some(Rc::new(heard)), ..Conn::new(target, name) }
+    }
+
+    /// Waits until the live connection is closed; at once when there is none.
+    pub async fn closed(&self) {
+        let ended = self.state.borrow().live.as_ref().map(|live| live.stop.clone());
+        let Some(stop) = ended else { return };
+        poll_fn(|cx| {
+            if stop.ended.get() {
+                return Poll::Ready(());
+            }
+            *stop.watcher.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
     }
 
     pub fn target(&self) -> &Target {
@@ -196,7 +218,7 @@ impl Conn {
             return Err(StoreError::Unavailable(self.state.borrow().last_error.clone()));
         }
         let _attempt = Attempt::begin(&self.state);
-        match connect(&self.target, &self.name).await {
+        match connect(&self.target, &self.name, self.heard.as_ref()).await {
             Ok(live) => {
                 let client = live.client.clone();
                 let mut state = self.state.borrow_mut();
@@ -284,6 +306,9 @@ impl Drop for Attempt<'_> {
 struct Stop {
     asked: std::cell::Cell<bool>,
     driver: RefCell<Option<Waker>>,
+    /// It ended, by whatever; who waits for that.
+    ended: std::cell::Cell<bool>,
+    watcher: RefCell<Option<Waker>>,
 }
 
 impl Stop {
@@ -296,19 +321,36 @@ impl Stop {
 }
 
 /// When the client is dropped the connection says good-bye and ends by itself; `Stop` is for one that hangs.
-async fn drive<S, T>(mut connection: Connection<S, T>, stop: Rc<Stop>)
+async fn drive<S, T>(mut connection: Connection<S, T>, stop: Rc<Stop>, heard: Option<Heard>)
 where
-    Connection<S, T>: Future<Output = Result<(), tokio_postgres::Error>> + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
 {
     poll_fn(|cx: &mut Context<'_>| {
         if stop.asked.get() {
             return Poll::Ready(());
         }
         *stop.driver.borrow_mut() = Some(cx.waker().clone());
-        // Why it broke is told to each call that waits.
-        Pin::new(&mut connection).poll(cx).map(|_| ())
+        loop {
+            match connection.poll_message(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok(AsyncMessage::Notification(told)))) => {
+                    if let Some(heard) = &heard {
+                        heard(told.payload());
+                    }
+                }
+                Poll::Ready(Some(Ok(_))) => {}
+                // Why it broke is told to each call that waits.
+                Poll::Ready(None | Some(Err(_))) => return Poll::Ready(()),
+            }
+        }
     })
-    .await
+    .await;
+    drop(connection);
+    stop.ended.set(true);
+    if let Some(watcher) = stop.watcher.borrow_mut().take() {
+        watcher.wake();
+    }
 }
 
 enum Stream {
@@ -317,13 +359,13 @@ enum Stream {
 }
 
 /// Connects to the first place that suits; the text names every place and why it did not.
-async fn connect(target: &Target, name: &str) -> Result<Live, String> {
+async fn connect(target: &Target, name: &str, heard: Option<&Heard>) -> Result<Live, String> {
     let mut config = (*target.config).clone();
     config.application_name(name);
     let longest = config.get_connect_timeout().copied().unwrap_or(CONNECT_MAX).min(CONNECT_MAX);
     let mut reasons = Vec::new();
     for place in target.places() {
-        match rt::timeout(longest, connect_to(&place, &config, target)).await {
+        match rt::timeout(longest, connect_to(&place, &config, target, heard.cloned())).await {
             Some(Ok(live)) => return Ok(live),
             Some(Err(why)) => reasons.push(format!("{place}: {why}")),
             None => reasons.push(format!("{place}: no answer within {longest:?}")),
@@ -332,7 +374,7 @@ async fn connect(target: &Target, name: &str) -> Result<Live, String> {
     Err(format!("cannot connect to PostgreSQL: {}", reasons.join("; ")))
 }
 
-async fn connect_to(place: &Place, config: &Config, target: &Target) -> Result<Live, String> {
+async fn connect_to(place: &Place, config: &Config, target: &Target, heard: Option<Heard>) -> Result<Live, String> {
     let stream = open(place, config).await.map_err(|e| e.to_string())?;
     let tls = secure(place, target).map_err(|e| e.to_string())?;
     let refused = |e: tokio_postgres::Error| wording(&e);
@@ -342,17 +384,17 @@ async fn connect_to(place: &Place, config: &Config, target: &Target) -> Result<L
             let mut config = config.clone();
             config.ssl_mode(SslMode::Require);
             let (client, connection) = config.connect_raw(stream, tls).await.map_err(refused)?;
-            rt::spawn(drive(connection, stop.clone()));
+            rt::spawn(drive(connection, stop.clone(), heard));
             client
         }
         (Stream::Tcp(stream), None) => {
             let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(refused)?;
-            rt::spawn(drive(connection, stop.clone()));
+            rt::spawn(drive(connection, stop.clone(), heard));
             client
         }
         (Stream::Unix(stream), _) => {
             let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(refused)?;
-            rt::spawn(drive(connection, stop.clone()));
+            rt::spawn(drive(connection, stop.clone(), heard));
             client
         }
     };

@@ -13,6 +13,7 @@ use queen_shards::effect::{
     LeaseTo, MoveOutcome, StoreError,
 };
 use queen_shards::ids::Stamp;
+use tokio_postgres::Row;
 
 /// Longest a commit that waits for a row holds its connection up.
 const WAIT_MS: i32 = 50;
@@ -300,9 +301,14 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove], line: Line) -> 
         ],
     )
     .await?;
+    move_outcome(n, &rows)
+}
+
+/// Rows of `queen.move_cursors`, and of `queen.settle_moves`.
+fn move_outcome(n: usize, rows: &[Row]) -> Result<MoveOutcome, StoreError> {
     let mut now = Stamp(0);
     let mut outcomes = Places::new(n);
-    for row in &rows {
+    for row in rows {
         let mut last = Columns::of(row);
         last.skip(row.len() - 1);
         now = last.stamp()?;
@@ -311,6 +317,31 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove], line: Line) -> 
         outcomes.put(ord, || cursor_outcome(state, &mut columns, now))?;
     }
     Ok(MoveOutcome { now, moves: outcomes.all()? })
+}
+
+const SETTLE_MOVES: &str = "select * from queen.settle_moves($1, $2, $3, $4, $5, $6)";
+
+/// What became of a commit of moves that was sent with `line` and not answered: `Busy` for all where it was not written,
+/// and will not be if it is still on its way. An error says nothing about it.
+///
+/// Source: architecture 13, rule 9.
+pub async fn settle_moves(client: &Client, moves: &[CursorMove], line: Line) -> Result<MoveOutcome, StoreError> {
+    let n = moves.len();
+    let rows = run(
+        client,
+        Nature::Repeatable,
+        SETTLE_MOVES,
+        &[
+            param(&One::of(line.writer)),
+            param(&One::of(line.seq)),
+            param(&column(n, |i| moves[i].partition.0)),
+            param(&column(n, |i| moves[i].group.0)),
+            param(&column(n, |i| moves[i].version)),
+            param(&column(n, |i| moves[i].to.is_some())),
+        ],
+    )
+    .await?;
+    move_outcome(n, &rows)
 }
 
 /// Cursors that moves may free, as the log names them: partition, group, partition, group, ...
@@ -336,6 +367,7 @@ fn cursor_outcome(state: i32, columns: &mut Columns<'_>, now: Stamp) -> Result<C
             })
         }
         2 => Ok(CursorOutcome::Busy),
+        4 => Ok(CursorOutcome::Unknown),
         _ => Ok(CursorOutcome::Gone),
     }
 }

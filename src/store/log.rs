@@ -4,7 +4,7 @@
 //!     read: positions > what came after them, once each > new positions
 //!
 //! Holds: a writer has one commit in flight and numbers those that were committed without a gap, so a reader with a
-//! position per writer misses nothing, or learns that it did. Source: architecture 13, rules 8 to 11.
+//! position per writer misses nothing, or learns that it did. Source: architecture 13, rules 8 to 12.
 
 use crate::store::client::{Client, run};
 use crate::store::failure::Nature;
@@ -32,13 +32,20 @@ impl Line {
     pub const NONE: Line = Line { writer: 0, seq: 0 };
 }
 
+/// Which store it is, in PostgreSQL's own words: cluster, timeline, database. Another one after a failover and after a
+/// restore: numbers, offsets and rows may have gone back, so nothing that is remembered of one may meet the other.
+/// Source: architecture 13, rule 12.
+pub type Incarnation = Arc<str>;
+
 /// How far each writer was read.
 pub type Positions = HashMap<i64, i64>;
 
 /// What a read brought.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct News {
     pub now: Stamp,
+    /// Where it was read. When that is not where the reader believed to be, there is nothing else here.
+    pub incarnation: Incarnation,
     /// Brokers that may commit, beside the reader.
     pub others: u64,
     pub positions: Positions,
@@ -53,6 +60,19 @@ pub struct News {
 }
 
 impl News {
+    fn none() -> News {
+        News {
+            now: Stamp(0),
+            incarnation: "".into(),
+            others: 0,
+            positions: Positions::new(),
+            lost: false,
+            lanes: Vec::new(),
+            freed: Vec::new(),
+            changed: Vec::new(),
+        }
+    }
+
     /// Whether anything was committed.
     pub fn is_empty(&self) -> bool {
         !self.lost && self.lanes.is_empty() && self.freed.is_empty() && self.changed.is_empty()
@@ -71,30 +91,56 @@ pub async fn keep(client: &Client, broker: u128, gone: bool) -> Result<(), Store
     run(client, Nature::Repeatable, sql, &[param(&One::of(broker)), param(&One::of(gone))]).await.map(drop)
 }
 
-/// A new writer; `replaces`: one that commits no more, 0 for none.
-pub async fn add_writer(client: &Client, broker: u128, replaces: i64) -> Result<i64, StoreError> {
-    let sql = "select queen.add_writer($1, $2)";
-    let rows = run(client, Nature::Repeatable, sql, &[param(&One::of(broker)), param(&One::of(replaces))]).await?;
+/// Hints travel under this name.
+const LISTEN: &str = "listen queen_log";
+
+/// Hears hints from now on, on this session.
+pub async fn listen(client: &Client) -> Result<(), StoreError> {
+    run(client, Nature::Repeatable, LISTEN, &[]).await.map(drop)
+}
+
+/// Tells all who listen that `broker` committed something. Waits for no disk: a hint may be lost.
+pub async fn hint(client: &Client, broker: &str) -> Result<(), StoreError> {
+    let sql = "select set_config('synchronous_commit', 'off', true), pg_notify('queen_log', $1)";
+    run(client, Nature::Repeatable, sql, &[param(&One::of(broker))]).await.map(drop)
+}
+
+/// A new writer on the store of this incarnation; `replaces`: one that commits no more, 0 for none. Another store refuses,
+/// and refuses what the writer commits.
+pub async fn add_writer(
+    client: &Client,
+    broker: u128,
+    replaces: i64,
+    incarnation: &Incarnation,
+) -> Result<i64, StoreError> {
+    let sql = "select queen.add_writer($1, $2, $3)";
+    let (broker, replaces, incarnation) = (One::of(broker), One::of(replaces), One::of(&**incarnation));
+    let params = [param(&broker), param(&replaces), param(&incarnation)];
+    let rows = run(client, Nature::Repeatable, sql, &params).await?;
     Columns::of(one(&rows)?).get()
 }
 
-const READ: &str = "select * from queen.read_log($1, $2, $3)";
+const READ: &str = "select * from queen.read_log($1, $2, $3, $4)";
+const READ_FIRST: &str = "select * from queen.read_log($1, null, null, null)";
+
+/// How far a reader is, and where.
+pub type At<'a> = (&'a Incarnation, &'a Positions);
 
 /// What others than `broker` committed after `from`; `None`: nothing, it begins here.
-pub async fn read(client: &Client, broker: u128, from: Option<&Positions>) -> Result<News, StoreError> {
-    let known: Vec<(i64, i64)> = from.into_iter().flatten().map(|(writer, seq)| (*writer, *seq)).collect();
-    let n = known.len();
-    let (writers, seqs) = (column(n, |i| known[i].0), column(n, |i| known[i].1));
+pub async fn read(client: &Client, broker: u128, from: Option<At<'_>>) -> Result<News, StoreError> {
+    let broker = One::of(broker);
     let rows = match from {
-        Some(_) => {
-            run(client, Nature::Repeatable, READ, &[param(&One::of(broker)), param(&writers), param(&seqs)]).await
+        Some((incarnation, positions)) => {
+            let known: Vec<(i64, i64)> = positions.iter().map(|(writer, seq)| (*writer, *seq)).collect();
+            let n = known.len();
+            let (writers, seqs) = (column(n, |i| known[i].0), column(n, |i| known[i].1));
+            let means = One::of(&**incarnation);
+            let params = [param(&broker), param(&writers), param(&seqs), param(&means)];
+            run(client, Nature::Repeatable, READ, &params).await
         }
-        None => {
-            let sql = "select * from queen.read_log($1, null, null)";
-            run(client, Nature::Repeatable, sql, &[param(&One::of(broker))]).await
-        }
+        None => run(client, Nature::Repeatable, READ_FIRST, &[param(&broker)]).await,
     }?;
-    let mut news = News::default();
+    let mut news = News::none();
     for row in &rows {
         let mut columns = Columns::of(row);
         let kind: i16 = columns.get()?;
@@ -104,7 +150,9 @@ pub async fn read(client: &Client, broker: u128, from: Option<&Positions>) -> Re
         let at = columns.stamp_opt()?;
         news.now = columns.stamp()?;
         match (kind, n, tenant, queue, name) {
-            (0, [Some(others), ..], ..) => news.others = others.max(0) as u64,
+            (0, [Some(others), ..], _, _, Some(incarnation)) => {
+                (news.others, news.incarnation) = (others.max(0) as u64, incarnation.into());
+            }
             (1, [Some(writer), Some(seq), lost], ..) => {
                 news.positions.insert(writer, seq);
                 news.lost |= lost == Some(1);

@@ -22,12 +22,12 @@ mod runs;
 pub mod sql_files;
 mod tls;
 
-pub use bundle::bundle;
-pub use client::Client;
+pub use bundle::{bundle, settle_bundle};
+pub use client::{Client, On};
 pub use cold::{call, changing_state, purge_dead, state};
 pub use connect::{Conn, Target};
-pub use hot::{append, move_cursors, settle_append};
-pub use log::Line;
+pub use hot::{append, move_cursors, settle_append, settle_moves};
+pub use log::{Incarnation, Line};
 pub use migrate::{BootError, StoreFacts, boot};
 pub use runs::{purge_runs, store_run};
 

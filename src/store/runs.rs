@@ -1,6 +1,6 @@
 //! Sealed runs of dedup keys: stored whole, read by row. Source: architecture 13.13.
 
-use crate::store::client::{Client, run};
+use crate::store::client::{Client, On, run};
 use crate::store::failure::Nature;
 use crate::store::params::{One, column, param};
 use crate::store::rows::Columns;
@@ -11,12 +11,10 @@ use queen_shards::sealed::{RowId, RunId, SealedRun};
 const STORE_RUN: &str = "select queen.store_run($1, $2, $3, $4, $5, $6)";
 
 /// Stores what sealing made of a slice: 24 bytes a key in one statement, so give it a connection of its own.
-pub async fn store_run(client: &Client, partition: PartitionId, sealed: &SealedRun) -> Result<(), StoreError> {
+pub async fn store_run(on: &On<'_>, partition: PartitionId, sealed: &SealedRun) -> Result<(), StoreError> {
     let (id, rows) = (sealed.run.id(), &sealed.rows);
     let encoded = sealed.run.encode();
-    run(
-        client,
-        Nature::Repeatable,
+    on.run(
         STORE_RUN,
         &[
             param(&One::of(partition.0)),
@@ -34,24 +32,23 @@ pub async fn store_run(client: &Client, partition: PartitionId, sealed: &SealedR
 const READ_RUNS: &str = "select * from queen.read_runs($1, $2, $3, $4)";
 
 pub(super) async fn read_runs(
-    client: &Client,
+    on: &On<'_>,
     partition: PartitionId,
     after: Option<RunId>,
     bytes: u64,
 ) -> Result<Reply, StoreError> {
     let mut runs = Vec::new();
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        READ_RUNS,
-        &[
-            param(&One::of(partition.0)),
-            param(&One(after.map(|id| id.base.0))),
-            param(&One(after.map(|id| id.last.0))),
-            param(&One::of(bytes.min(i64::MAX as u64) as i64)),
-        ],
-    )
-    .await?;
+    let rows = on
+        .run(
+            READ_RUNS,
+            &[
+                param(&One::of(partition.0)),
+                param(&One(after.map(|id| id.base.0))),
+                param(&One(after.map(|id| id.last.0))),
+                param(&One::of(bytes.min(i64::MAX as u64) as i64)),
+            ],
+        )
+        .await?;
     for row in &rows {
         let mut columns = Columns::of(row);
         let Some(base) = columns.offset_opt()? else {
@@ -66,33 +63,26 @@ pub(super) async fn read_runs(
 
 const READ_RUN_ROWS: &str = "select * from queen.read_run_rows($1, $2, $3, $4)";
 
-pub(super) async fn read_run_rows(
-    client: &Client,
-    partition: PartitionId,
-    rows: &[RowId],
-) -> Result<Reply, StoreError> {
+pub(super) async fn read_run_rows(on: &On<'_>, partition: PartitionId, rows: &[RowId]) -> Result<Reply, StoreError> {
     let n = rows.len();
-    let found = run(
-        client,
-        Nature::Repeatable,
-        READ_RUN_ROWS,
-        &[
-            param(&One::of(partition.0)),
-            param(&column(n, |i| rows[i].run.base.0)),
-            param(&column(n, |i| rows[i].run.last.0)),
-            param(&column(n, |i| rows[i].row as i32)),
-        ],
-    )
-    .await?;
+    let found = on
+        .run(
+            READ_RUN_ROWS,
+            &[
+                param(&One::of(partition.0)),
+                param(&column(n, |i| rows[i].run.base.0)),
+                param(&column(n, |i| rows[i].run.last.0)),
+                param(&column(n, |i| rows[i].row as i32)),
+            ],
+        )
+        .await?;
     super::cold::in_order(n, &found, |columns| columns.bytes()).map(Reply::RunRows)
 }
 
 const DROP_RUNS: &str = "select queen.drop_runs($1, $2, $3)";
 
-pub(super) async fn drop_runs(client: &Client, partition: PartitionId, runs: &[RunId]) -> Result<Reply, StoreError> {
-    run(
-        client,
-        Nature::Repeatable,
+pub(super) async fn drop_runs(on: &On<'_>, partition: PartitionId, runs: &[RunId]) -> Result<Reply, StoreError> {
+    on.run(
         DROP_RUNS,
         &[
             param(&One::of(partition.0)),

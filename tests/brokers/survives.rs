@@ -85,3 +85,33 @@ fn cut_connections_lose_no_news() {
         assert_eq!(got["messages"][0]["transactionId"], key, "{got}");
     }
 }
+
+/// Operations 6.4: with two brokers a task runs as often as with one, and each of its runs is one broker's.
+#[test]
+fn jobs_run_once_per_period_however_many_brokers_there_are() {
+    const PERIOD_MS: i64 = 1000;
+    let (a, _b) = crate::two_with(|setup| setup.env("RETENTION_INTERVAL", &PERIOD_MS.to_string()));
+    let database = a.database.clone().expect("a database");
+    let query = |sql: &str| crate::harness::shared_postgres().query(&database, sql);
+    query(
+        "create table starts (task text, fence bigint, at timestamptz default clock_timestamp());
+        create function noted() returns trigger language plpgsql as $$ begin
+            insert into starts (task, fence) values (new.task, new.fence); return new; end $$;
+        create trigger noted after update on queen.maintenance_leases
+            for each row when (old.fence <> new.fence) execute function noted()",
+    );
+    eventually("it ran six times", || {
+        (query("select 6 <= count(*) from starts where task = 'retention'") == "t").then_some(())
+    });
+    let apart = query(
+        "select coalesce(min(ms), 0)::bigint from (
+            select extract(epoch from at - lag(at) over (partition by task order by at)) * 1000 as ms from starts where task = 'retention'
+        ) as s",
+    );
+    let apart: i64 = apart.parse().expect("a number");
+    assert!(PERIOD_MS * 8 / 10 <= apart, "two runs within one period: {apart} ms apart");
+    assert_eq!(
+        query("select count(*) from (select from starts group by task, fence having 1 < count(*)) as twice"),
+        "0"
+    );
+}

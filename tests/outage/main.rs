@@ -13,6 +13,7 @@ mod outage;
 mod probes;
 mod proxy;
 mod refusals;
+mod restored;
 
 use harness::{Broker, Client, Postgres, Setup, eventually};
 use serde_json::{Value, json};

@@ -29,7 +29,7 @@ fn pushes(queue: &str, name: &str, partition: Option<(PartitionId, i64)>, of: &[
 }
 
 fn bundle(lanes: Vec<BundleLane>, moves: Vec<CursorMove>) -> Arc<Bundle> {
-    Arc::new(Bundle { lanes, moves })
+    Arc::new(Bundle { store: 0, lanes, moves })
 }
 
 async fn commit(db: &Db, bundles: &[Arc<Bundle>]) -> BundleOutcome {

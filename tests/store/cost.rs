@@ -70,7 +70,7 @@ fn of_a_line_in_the_commit_log() {
     on_store(async |db| {
         let id = lanes_of(&db).await[0];
         let pid = pid_of(&db.client).await;
-        let writer = store::log::add_writer(&db.client, 1, 0).await.unwrap();
+        let writer = store::log::add_writer(&db.client, 1, 0, &db.incarnation().await).await.unwrap();
         let (mut last, mut seq) = (-1i64, 0);
         let mut spent = [Vec::new(), Vec::new()];
         for round in 0..8 {

@@ -276,7 +276,9 @@ fn two_brokers_never_hold_one_lease_and_never_deadlock() {
                 let mut claims = 0i64;
                 for round in 0..120 {
                     let seed = Call::SeedCursors { group: g, start: Start::All, partitions: ids.clone() };
-                    let Reply::Cursors { rows, .. } = store::call(&client, &seed).await.unwrap() else { panic!() };
+                    let Reply::Cursors { rows, .. } = store::call(&any(&client), &seed).await.unwrap() else {
+                        panic!()
+                    };
                     let lease = me << 32 | round;
                     let claim: Vec<CursorMove> = ids
                         .iter()

@@ -155,7 +155,7 @@ fn no_partition_is_born_during_a_registration() {
             group: "g".into(),
             contact: Contact::Register(Start::New),
         };
-        let Reply::Group(Some(group)) = store::call(&registrar, &ask).await.unwrap() else { panic!() };
+        let Reply::Group(Some(group)) = store::call(&any(&registrar), &ask).await.unwrap() else { panic!() };
         let other = db.other().await;
         let provision = Call::Provision { lanes: vec![lane("q", "young")] };
         let finish = async {
@@ -164,7 +164,7 @@ fn no_partition_is_born_during_a_registration() {
             until("provisioning waits", async || db.number(waits).await == 1).await;
             registrar.batch_execute("commit").await.unwrap();
         };
-        let (made, ()) = futures_util::future::join(store::call(&other, &provision), finish).await;
+        let (made, ()) = futures_util::future::join(store::call(&any(&other), &provision), finish).await;
         let Ok(Reply::Lanes(rows)) = made else { panic!("{made:?}") };
         let young = rows[0].unwrap().partition;
         db.push(young, -1, 1).await;
@@ -195,9 +195,11 @@ fn registrations_and_seeds_that_race_agree() {
                         group: name.as_str().into(),
                         contact,
                     };
-                    let Reply::Group(Some(row)) = store::call(&client, &ask).await.unwrap() else { panic!() };
+                    let Reply::Group(Some(row)) = store::call(&any(&client), &ask).await.unwrap() else { panic!() };
                     let seed = Call::SeedCursors { group: row.group, start: Start::All, partitions: ids.clone() };
-                    let Reply::Cursors { rows, .. } = store::call(&client, &seed).await.unwrap() else { panic!() };
+                    let Reply::Cursors { rows, .. } = store::call(&any(&client), &seed).await.unwrap() else {
+                        panic!()
+                    };
                     assert!(rows.iter().all(|row| row.is_some()));
                 }
             }

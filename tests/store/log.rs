@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use queen::store::log::{self, News, Positions};
-use queen::store::{self, Client};
+use queen::store::{self, Client, Incarnation};
 use queen_shards::command::{Left, Start};
 use queen_shards::effect::{Contact, CursorOutcome, LaneOutcome, LeaseMust, StoreError};
 use queen_shards::ids::{GroupId, PartitionId};
@@ -12,10 +12,11 @@ const B: u128 = 2;
 /// Slots of a ring.
 const SLOTS: i64 = 256;
 
-/// What broker B reads after `positions`, which move along.
-async fn news(client: &Client, positions: &mut Option<Positions>) -> News {
-    let mut news = log::read(client, B, positions.as_ref()).await.unwrap();
-    *positions = Some(std::mem::take(&mut news.positions));
+/// What broker B reads after a place, which moves along.
+async fn news(client: &Client, at: &mut Option<(Incarnation, Positions)>) -> News {
+    let from = at.as_ref().map(|(incarnation, positions)| (incarnation, positions));
+    let mut news = log::read(client, B, from).await.unwrap();
+    *at = Some((news.incarnation.clone(), std::mem::take(&mut news.positions)));
     news
 }
 
@@ -37,7 +38,7 @@ fn a_reader_with_a_position_per_writer_misses_nothing() {
         let ids = [db.provision("q", &["a"]).await[0].partition, db.provision("q", &["b"]).await[0].partition];
         log::join(&db.client, A).await.unwrap();
         assert_eq!(log::join(&db.client, B).await.unwrap(), 1, "one other");
-        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0, &db.incarnation().await).await.unwrap();
         push(&db, ids[0], -1, Line { writer, seq: 1 }).await.unwrap();
         let mut at = None;
         let first = news(&db.client, &mut at).await;
@@ -47,7 +48,7 @@ fn a_reader_with_a_position_per_writer_misses_nothing() {
         push(&db, ids[0], 0, Line { writer, seq: 2 }).await.unwrap();
         push(&db, ids[0], 1, Line { writer, seq: 3 }).await.unwrap();
         // A writer that the reader has not met.
-        let other = log::add_writer(&db.client, A, 0).await.unwrap();
+        let other = log::add_writer(&db.client, A, 0, &db.incarnation().await).await.unwrap();
         push(&db, ids[1], -1, Line { writer: other, seq: 1 }).await.unwrap();
         let read = news(&db.client, &mut at).await;
         let mut want = vec![(ids[0].0, 2), (ids[1].0, 0)];
@@ -69,7 +70,13 @@ fn a_reader_with_a_position_per_writer_misses_nothing() {
         assert!(news(&db.client, &mut at).await.lost);
         assert!(news(&db.client, &mut at).await.is_empty(), "and it goes on from there");
         // Its own commits are no news to a broker.
-        assert!(log::read(&db.client, A, Some(&Positions::new())).await.unwrap().lanes.is_empty());
+        assert!(
+            log::read(&db.client, A, Some((&db.incarnation().await, &Positions::new())))
+                .await
+                .unwrap()
+                .lanes
+                .is_empty()
+        );
     });
 }
 
@@ -82,7 +89,7 @@ fn cursors_that_are_free_again_are_told() {
         let version = db.seed(g, Start::All, &[id]).await[0].unwrap().row.version;
         log::join(&db.client, A).await.unwrap();
         log::join(&db.client, B).await.unwrap();
-        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0, &db.incarnation().await).await.unwrap();
         let mut at = None;
         news(&db.client, &mut at).await;
         let step = async |version, lease, to, seq| {
@@ -109,7 +116,7 @@ fn cursors_that_are_free_again_are_told() {
 fn a_commit_whose_line_is_taken_or_whose_writer_is_gone_is_rolled_back() {
     on_store(async |db| {
         let id = db.provision("q", &["p"]).await[0].partition;
-        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0, &db.incarnation().await).await.unwrap();
         push(&db, id, -1, Line { writer, seq: 1 }).await.unwrap();
         let again = push(&db, id, 0, Line { writer, seq: 1 }).await;
         assert!(matches!(again, Err(StoreError::Unavailable(_))), "{again:?}");
@@ -128,7 +135,7 @@ fn changes_of_queues_are_told_with_the_change() {
     on_store(async |db| {
         let tenant = queen_shards::ids::TenantId::DEFAULT;
         log::join(&db.client, B).await.unwrap();
-        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0, &db.incarnation().await).await.unwrap();
         let mut at = None;
         news(&db.client, &mut at).await;
         let call = |args| queen::state::StateCall { function: queen::state::StateFn::Configure, tenant, args };
@@ -150,7 +157,7 @@ fn a_broker_that_ends_takes_its_writers_with_it() {
         let id = db.provision("q", &["p"]).await[0].partition;
         log::join(&db.client, A).await.unwrap();
         log::join(&db.client, B).await.unwrap();
-        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0, &db.incarnation().await).await.unwrap();
         let mut at = None;
         news(&db.client, &mut at).await;
         push(&db, id, -1, Line { writer, seq: 1 }).await.unwrap();
@@ -176,7 +183,7 @@ fn a_commit_without_an_answer_is_settled_once_and_for_all() {
         let rows = db.provision("q", &["a", "b"]).await;
         let mut ids: Vec<PartitionId> = rows.iter().map(|row| row.partition).collect();
         ids.sort();
-        let writer = log::add_writer(&db.client, A, 0).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0, &db.incarnation().await).await.unwrap();
         // Another writer moved one of the lanes.
         db.push(ids[1], -1, 3).await;
         let ask = one_each(&[(ids[0], -1), (ids[1], -1)], 2);
@@ -204,5 +211,49 @@ fn a_commit_without_an_answer_is_settled_once_and_for_all() {
         assert!(matches!(late, Err(StoreError::Unavailable(_))), "{late:?}");
         let rows = db.client.query_typed("select count(*) from queen.segments", &[]).await.unwrap();
         assert_eq!(rows[0].get::<_, i64>(0), 3);
+    });
+}
+
+/// Rule 12. Another store refuses what was decided on this one: commits by their writer, calls by their condition, also
+/// those that would have found nothing.
+#[test]
+fn another_store_refuses_what_was_decided_on_this_one() {
+    on_store(async |db| {
+        let id = db.provision("q", &["p"]).await[0].partition;
+        let here = db.incarnation().await;
+        let words: Vec<&str> = here.split('/').collect();
+        let [system, timeline, database] = words[..] else { panic!("{here}") };
+        assert_eq!((system, timeline), (&*(db.facts.system_identifier as i64).to_string(), "1"));
+        let there: Incarnation = format!("{system}/2/{database}").into();
+        let refused =
+            |result: Result<(), StoreError>| assert!(matches!(&result, Err(StoreError::Unavailable(_))), "{result:?}");
+
+        let writer = log::add_writer(&db.client, A, 0, &here).await.unwrap();
+        refused(log::add_writer(&db.client, A, 0, &there).await.map(drop));
+        push(&db, id, -1, Line { writer, seq: 1 }).await.unwrap();
+        // As if the ring had come here with a backup: a session that knows its store, and one that has yet to ask.
+        let move_to = async |to: &str| {
+            db.client.execute("update queen.commits set incarnation = $1", &[&to]).await.unwrap();
+        };
+        move_to(&there).await;
+        refused(push(&db, id, 0, Line { writer, seq: 2 }).await.map(drop));
+        let fresh = db.other().await;
+        let ask = one_segment(id, 0, 1);
+        refused(store::append(&fresh, &ask, 1, Line { writer, seq: 2 }).await.map(drop));
+        move_to(&here).await;
+        store::append(&fresh, &ask, 1, Line { writer, seq: 2 }).await.unwrap();
+
+        let empty =
+            queen_shards::effect::Call::FindQueue { tenant: queen_shards::ids::TenantId::DEFAULT, queue: "no".into() };
+        let on = |means: &'static str| store::On { client: &db.client, means: Some(means) };
+        let (here, there): (&'static str, &'static str) = (here.to_string().leak(), there.to_string().leak());
+        store::call(&on(here), &empty).await.unwrap();
+        refused(store::call(&on(there), &empty).await.map(drop));
+        let seen = log::read(&db.client, B, Some((&there.into(), &Positions::new()))).await.unwrap();
+        assert_eq!(
+            (&*seen.incarnation, seen.is_empty(), seen.positions.len()),
+            (here, true, 0),
+            "it is told, and no more"
+        );
     });
 }

@@ -131,7 +131,7 @@ async fn judge_all(db: &Db, round: u8) {
     plans.of("append moved", append(&client, &ask)).await.unwrap();
 
     let seed = |start| Call::SeedCursors { group, start, partitions: spread.clone() };
-    let rows = plans.of("seed_cursors", store::call(&client, &seed(Start::All))).await.unwrap();
+    let rows = plans.of("seed_cursors", store::call(&any(&client), &seed(Start::All))).await.unwrap();
     let queen_shards::effect::Reply::Cursors { rows, .. } = rows else { panic!() };
     let moves: Vec<_> = spread
         .iter()
@@ -175,7 +175,7 @@ async fn judge_all(db: &Db, round: u8) {
         ("read_newest", Call::ReadNewest { partition: p, to: Offset(25), not_after: Stamp(1 << 50) }),
         ("read_records", Call::ReadRecords { partition: p, from: Offset(5), to: Offset(25), bytes: 9, messages: 9 }),
     ] {
-        plans.of(what, store::call(&client, &ask)).await.unwrap();
+        plans.of(what, store::call(&any(&client), &ask)).await.unwrap();
     }
 
     let waiting = Append { wait: true, ..one_segment(p, lanes[WIDTH / 2].1, 1) };

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use queen::embedded::Embedded;
 use queen::rt::{self, Choice};
 pub use queen::store::Line;
-use queen::store::{self, Client, Conn, StoreFacts, Target};
+use queen::store::{self, Client, Conn, Incarnation, On, StoreFacts, Target};
 use queen_shards::command::Start;
 use queen_shards::effect::{
     Append, AppendLane, AppendOutcome, AppendSegment, Call, Contact, CursorMove, CursorOutcome, CursorTo, GroupRow,
@@ -114,7 +114,17 @@ pub async fn connect(target: &Target) -> Rc<Client> {
     Conn::new(target.clone(), "test").get().await.expect("connect")
 }
 
+/// On whichever store is there.
+pub fn any(client: &Client) -> On<'_> {
+    On { client, means: None }
+}
+
 impl Db {
+    /// Which store this is.
+    pub async fn incarnation(&self) -> Incarnation {
+        store::log::read(&self.client, 0, None).await.unwrap().incarnation
+    }
+
     /// Another connection to the same database.
     pub async fn other(&self) -> Rc<Client> {
         connect(&self.target).await
@@ -131,7 +141,7 @@ impl Db {
     }
 
     pub async fn call(&self, ask: Call) -> Reply {
-        store::call(&self.client, &ask).await.unwrap_or_else(|e| panic!("{ask:?}: {e}"))
+        store::call(&any(&self.client), &ask).await.unwrap_or_else(|e| panic!("{ask:?}: {e}"))
     }
 
     pub async fn provision(&self, queue: &str, partitions: &[&str]) -> Vec<LaneRow> {

@@ -122,6 +122,7 @@ impl Oracle {
                     self.faults.insert(at, now.t);
                 }
                 CursorOutcome::Gone => self.hit(Thing::CursorGone),
+                CursorOutcome::Unknown => self.fail(Some(step.partition), "the store itself does not know"),
             }
         }
     }

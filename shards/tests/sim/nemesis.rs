@@ -34,6 +34,7 @@ impl World {
             (plan.faults.outage, 7),
             (plan.retention, 8),
             (plan.maintenance, 9),
+            (plan.failovers, 10),
         ];
         let acts: Vec<u32> = may.into_iter().filter(|(may, _)| *may).map(|(_, act)| act).collect();
         if acts.is_empty() {
@@ -56,6 +57,7 @@ impl World {
                 self.outage(lasts);
             }
             8 => self.purge(),
+            10 if self.rng.chance(150) => self.fail_over(),
             9 if self.rng.chance(200) => {
                 let broker = self.rng.index(self.plan.brokers.len());
                 let on = !self.disks[broker].maintenance;
@@ -212,6 +214,21 @@ impl World {
             let version = log.versions.len() - 2;
             let slots = self.tell_all(&name);
             self.pending_changes.push(Change { queue, slots, version });
+        }
+    }
+
+    /// The store is another one, which has all that was committed; brokers find out one after another. Until a shard has,
+    /// what it asks is refused.
+    fn fail_over(&mut self) {
+        self.oracle.hit(Thing::OtherStore);
+        self.store_number += 1;
+        for broker in 0..self.plan.brokers.len() {
+            let epoch = self.epoch(broker);
+            let met = self.rng.range(1_000, 700_000);
+            for shard in 0..self.plan.brokers[broker] {
+                let after = met + self.rng.range(0, 3_000);
+                self.later(after, Due::MeetStore { at: (broker, shard), epoch });
+            }
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Plan {
     /// A broker that is not simulated writes too.
     pub foreign: bool,
     pub restarts: bool,
+    /// The store becomes another one: a standby is promoted, with all that was committed.
+    pub failovers: bool,
     pub retention: bool,
     pub deletes: bool,
     pub configures: bool,
@@ -101,6 +103,7 @@ impl Plan {
             faults,
             foreign,
             restarts: !calm && rng.chance(150),
+            failovers: false,
             retention: rng.chance(300),
             deletes: rng.chance(120),
             configures: rng.chance(250),
@@ -134,11 +137,16 @@ impl Plan {
         self.maintenance = rng.chance(150);
     }
 
+    /// Whether the store becomes another one. Decided by a generator of its own.
+    pub fn fail_over(&mut self, rng: &mut Rng) {
+        self.failovers = !self.calm() && rng.chance(300);
+    }
+
     /// Nothing goes wrong that sends a push to the spool.
     pub fn calm(&self) -> bool {
         let faults = &self.faults;
         let store = faults.busy + faults.unavailable + faults.unknown + faults.late;
-        store == 0 && !faults.outage && !faults.poison && !self.restarts && !self.maintenance
+        store == 0 && !faults.outage && !faults.poison && !self.restarts && !self.maintenance && !self.failovers
     }
 
     /// Nobody else writes, so whatever happens to the log is known to the one engine.

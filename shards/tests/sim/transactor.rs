@@ -21,6 +21,9 @@ struct Work {
     pushes: Vec<Draft>,
     sets: Vec<AckSet>,
     tries: u8,
+    /// The store of the answers so far; two of them make them worthless.
+    store: Option<u32>,
+    mixed: bool,
 }
 
 enum State {
@@ -138,7 +141,7 @@ impl Transactor {
         if pushes.is_empty() && sets.is_empty() {
             return self.rest(ctx);
         }
-        self.prepare(ctx, Work { pushes, sets, tries: 0 });
+        self.prepare(ctx, Work { pushes, sets, tries: 0, store: None, mixed: false });
     }
 
     fn prepare(&mut self, ctx: &mut Ctx, work: Work) {
@@ -167,7 +170,8 @@ impl Transactor {
     }
 
     fn prepared(&mut self, ctx: &mut Ctx, slot: Slot, prepared: Prepared) {
-        let State::Preparing(_, open, lanes, sets) = &mut self.state else { unreachable!() };
+        let State::Preparing(work, open, lanes, sets) = &mut self.state else { unreachable!() };
+        work.mixed |= *work.store.get_or_insert(prepared.store) != prepared.store;
         let (of_lanes, of_sets) = open.remove(&slot).expect("asked");
         of_lanes.into_iter().zip(prepared.lanes).for_each(|(i, lane)| lanes[i] = Some(lane));
         of_sets.into_iter().zip(prepared.sets).for_each(|(i, set)| sets[i] = Some(set));
@@ -184,14 +188,16 @@ impl Transactor {
 
     /// As the edge does it.
     fn go_on(&mut self, ctx: &mut Ctx, work: Work, lanes: &[PreparedLane], sets: Vec<PreparedSet>) {
-        let failed = lanes.contains(&PreparedLane::Failed)
+        let failed = work.mixed
+            || lanes.contains(&PreparedLane::Failed)
             || sets.iter().any(|set| set.items.contains(&AckOutcome::StoreFailed));
         if failed {
             return self.rest(ctx);
         }
+        let store = work.store.unwrap_or(0);
         for (push, lane) in work.pushes.iter().zip(lanes) {
             if matches!(lane, PreparedLane::Known { duplicate: Some(_), .. }) {
-                let confirm = Bundle { lanes: vec![lane_of(push, *lane, true)], moves: Vec::new() };
+                let confirm = Bundle { store, lanes: vec![lane_of(push, *lane, true)], moves: Vec::new() };
                 return self.commit(ctx, work, confirm, true);
             }
         }
@@ -206,13 +212,13 @@ impl Transactor {
                     return self.rest(ctx);
                 };
                 (confirm.to, confirm.dead_letter) = (None, None);
-                let confirm = Bundle { lanes: Vec::new(), moves: vec![confirm] };
+                let confirm = Bundle { store, lanes: Vec::new(), moves: vec![confirm] };
                 return self.commit(ctx, work, confirm, true);
             }
         }
         let lanes = work.pushes.iter().zip(lanes).map(|(push, lane)| lane_of(push, *lane, false)).collect();
         let moves = sets.into_iter().filter_map(|set| set.cursor_move).collect();
-        self.commit(ctx, work, Bundle { lanes, moves }, false);
+        self.commit(ctx, work, Bundle { store, lanes, moves }, false);
     }
 
     fn commit(&mut self, ctx: &mut Ctx, work: Work, bundle: Bundle, confirms: bool) {
@@ -240,6 +246,7 @@ impl Transactor {
             BundleVerdict::Stale if work.tries < TRIES => {
                 ctx.cover.hit(Thing::BundleStale);
                 work.tries += 1;
+                (work.store, work.mixed) = (None, false);
                 return self.prepare(ctx, work);
             }
             _ => {}

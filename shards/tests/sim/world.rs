@@ -30,14 +30,43 @@ use tickets::{Asking, Telling, Ticketed};
 
 /// Something that will happen.
 pub enum Due {
-    Deliver { at: At, epoch: u64, event: Event },
-    Turn { at: At, epoch: u64 },
-    Execute { ticket: u64 },
-    Client { client: usize, input: Input },
+    Deliver {
+        at: At,
+        epoch: u64,
+        event: Event,
+    },
+    Turn {
+        at: At,
+        epoch: u64,
+    },
+    Execute {
+        ticket: u64,
+    },
+    Client {
+        client: usize,
+        input: Input,
+    },
     Disk(crate::disk::Step),
-    ReadLog { broker: usize, epoch: u64 },
-    LogAtStore { broker: usize, epoch: u64, began: u64 },
-    HearLog { broker: usize, epoch: u64, began: u64, news: crate::log::News },
+    /// A shard hears that the store is another one.
+    MeetStore {
+        at: At,
+        epoch: u64,
+    },
+    ReadLog {
+        broker: usize,
+        epoch: u64,
+    },
+    LogAtStore {
+        broker: usize,
+        epoch: u64,
+        began: u64,
+    },
+    HearLog {
+        broker: usize,
+        epoch: u64,
+        began: u64,
+        news: crate::log::News,
+    },
     Admin,
     Lock,
 }
@@ -78,6 +107,9 @@ pub struct World {
     /// When the last command of a client to a shard arrives: the next one does not overtake it.
     sent: BTreeMap<(usize, usize), u64>,
     outage_until: u64,
+    /// Which store there is, and which one each shard believes in.
+    pub(crate) store_number: u64,
+    believed: BTreeMap<At, u64>,
     pub(crate) disks: Vec<crate::disk::Disk>,
     pub(crate) disk_rng: Rng,
     /// How far each broker has read the commit log.
@@ -104,6 +136,7 @@ impl World {
         let mut plan = Plan::new(&mut rng);
         plan.seal(&mut Rng::new(seed ^ 0x5ea1));
         plan.break_disks(&mut Rng::new(seed ^ 0xb4d));
+        plan.fail_over(&mut Rng::new(seed ^ 0xfa11));
         let mut oracle = Oracle::new(seed, planted, Coverage::default());
         oracle.solo = plan.solo();
         oracle.disk_fails = plan.faults.disk > 0;
@@ -134,6 +167,8 @@ impl World {
             owner: BTreeMap::new(),
             sent: BTreeMap::new(),
             outage_until: 0,
+            store_number: 0,
+            believed: BTreeMap::new(),
             disks: Vec::new(),
             disk_rng: crate::disk::rng(seed),
             log_at: vec![0; plan.brokers.len()],
@@ -236,6 +271,7 @@ impl World {
         self.brokers[broker].epoch += 1;
         let (epoch, stamp) = (self.brokers[broker].epoch, self.moment().stamp);
         for shard in 0..count {
+            self.believed.insert((broker, shard), self.store_number);
             // Nothing is asked of a shard before it has read the clock.
             let event = Event::Clock { now: stamp, at: self.clock(broker, self.t) };
             self.due.insert((self.t, self.made), Box::new(Due::Deliver { at: (broker, shard), epoch, event }));
@@ -326,6 +362,14 @@ impl World {
             }
             Due::Execute { ticket } => self.execute(ticket),
             Due::Disk(step) => self.disk_turns(step),
+            Due::MeetStore { at, epoch } => {
+                if self.brokers[at.0].epoch == epoch && self.believed[&at] != self.store_number {
+                    let (now, at_moment) = (self.moment().stamp, self.clock(at.0, self.t));
+                    self.believed.insert(at, self.store_number);
+                    self.fault(at, true);
+                    self.hears(at, Event::OtherStore { now, at: at_moment });
+                }
+            }
             step @ (Due::ReadLog { .. } | Due::LogAtStore { .. } | Due::HearLog { .. }) => self.log_steps(step),
             Due::Client { client, input } => self.act(client, input),
             Due::Lock => self.lock_row(),
@@ -362,6 +406,7 @@ impl World {
         }
         match &event {
             Event::Clock { .. }
+            | Event::OtherStore { .. }
             | Event::Store { .. }
             | Event::Spooled { .. }
             | Event::Drain { .. }
@@ -383,7 +428,8 @@ impl World {
                     self.fault(at, result.is_err());
                     let told = news(&bundles, result, self.brokers[at.0].shards.len());
                     if !told.is_empty() {
-                        return self.tell_owners(at, told, event);
+                        let store = bundles.first().map_or(0, |bundle| bundle.store);
+                        return self.tell_owners(at, told, store, event);
                     }
                 }
                 self.oracle.bundle_answered(at);

@@ -78,6 +78,32 @@ impl Postgres {
         }
     }
 
+    /// Copies the data directory of the stopped server, and serves it again.
+    pub fn back_up(&self) {
+        self.stop();
+        let (data, copy) = (self.dir.join("data"), self.dir.join("copy"));
+        run(Command::new("cp").arg("-a").arg(data).arg(copy));
+        self.resume();
+    }
+
+    /// Brings back what [`Postgres::back_up`] copied, as an operator does: through archive recovery, whose end begins
+    /// another timeline.
+    pub fn restore(&self) {
+        self.kill();
+        let (data, copy) = (self.dir.join("data"), self.dir.join("copy"));
+        std::fs::remove_dir_all(&data).expect("the data directory");
+        run(Command::new("cp").arg("-a").arg(copy).arg(&data));
+        std::fs::write(data.join("recovery.signal"), "").expect("a signal file");
+        std::fs::write(data.join("postgresql.auto.conf"), "restore_command = 'false'\n").expect("settings");
+        give_to_postgres(&data);
+        for file in ["recovery.signal", "postgresql.auto.conf"] {
+            give_to_postgres(&data.join(file));
+        }
+        self.resume();
+        let writable = || (self.try_query("postgres", "select pg_is_in_recovery()").ok()? == "f").then_some(());
+        super::eventually("recovery is over", writable);
+    }
+
     /// Stops all its processes where they are, without ending them.
     pub fn freeze(&self) {
         self.signal_all(libc::SIGSTOP);

@@ -11,13 +11,15 @@ use crate::log;
 use crate::oracle::At;
 use queen_shards::bundle::{Bundle, LaneDecision, News};
 use queen_shards::command::Event;
-use queen_shards::effect::{Append, Call, CursorMove, StoreError};
+use queen_shards::effect::{Append, Call, CursorMove, CursorOutcome, StoreError};
 use queen_shards::ids::{CallId, CommitId, Slot};
 use std::sync::Arc;
 
 /// A store call on its way.
 pub(super) struct Ticket {
     at: At,
+    /// The store that it is meant for.
+    on: u64,
     emitted: u64,
     ask: Asking,
 }
@@ -35,6 +37,8 @@ pub(super) struct Ticketed {
     ticket: Ticket,
     /// The answer, unless it was given (or lost) before.
     answers_in: Option<u64>,
+    /// The answer is what the log says, which is not always all.
+    settled: bool,
 }
 
 /// A bundle commit whose owners are being told.
@@ -52,7 +56,7 @@ impl World {
         let faults = if self.healed { Default::default() } else { self.plan.faults };
         let there = self.rng.range(low, high) / 2;
         let mut back = self.rng.range(low, high) / 2;
-        let ticket = Ticket { at, emitted: self.t, ask };
+        let ticket = Ticket { at, on: self.believed[&at], emitted: self.t, ask };
         if self.t < self.outage_until || self.rng.chance(faults.unavailable) {
             self.oracle.hit(if self.t < self.outage_until { Thing::Outage } else { Thing::Unavailable });
             let event = answer(&ticket.ask, StoreError::Unavailable("simulated".into()));
@@ -64,7 +68,15 @@ impl World {
         }
         if !self.rng.chance(faults.unknown) {
             let number = self.made;
-            self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: Some(back) });
+            self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: Some(back), settled: false });
+            return self.later(there, Due::Execute { ticket: number });
+        }
+        if matches!(ticket.ask, Asking::Move { .. } | Asking::Bundle { .. }) && self.rng.chance(300) {
+            // No answer, but the log tells what became of most of it.
+            self.oracle.hit(Thing::Settled);
+            let number = self.made;
+            back += self.rng.range(low, high);
+            self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: Some(back), settled: true });
             return self.later(there, Due::Execute { ticket: number });
         }
         // No answer: the store may have done it, may do it yet, or never heard of it.
@@ -83,7 +95,7 @@ impl World {
         });
         if let Some(when) = executes {
             let number = self.made;
-            self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: None });
+            self.tickets.insert(number, Ticketed { epoch, ticket, answers_in: None, settled: false });
             self.later(when, Due::Execute { ticket: number });
         }
         self.later(given_up, Due::Deliver { at, epoch, event });
@@ -91,9 +103,17 @@ impl World {
 
     /// The store does what a ticket asks.
     pub(super) fn execute(&mut self, number: u64) {
-        let Ticketed { epoch, ticket, answers_in } = self.tickets.remove(&number).expect("executed once");
-        let Ticket { at, emitted, ask } = ticket;
+        let Ticketed { epoch, ticket, answers_in, settled } = self.tickets.remove(&number).expect("executed once");
+        let Ticket { at, on, emitted, ask } = ticket;
         let now = self.moment();
+        if on != self.store_number {
+            self.oracle.hit(Thing::RefusedByOther);
+            let event = answer(&ask, StoreError::Unavailable("simulated: another store".into()));
+            if let Some(after) = answers_in {
+                self.later(after, Due::Deliver { at, epoch, event });
+            }
+            return;
+        }
         let event = match ask {
             Asking::Append { commit, append } => {
                 let result = self.store.append(now.stamp, &mut self.rng, &append);
@@ -107,17 +127,24 @@ impl World {
                 Event::Appended { commit, result }
             }
             Asking::Move { commit, moves, candidates } => {
-                let outcome = self.store.moves(now.stamp, &mut self.rng, &moves);
+                let mut outcome = self.store.moves(now.stamp, &mut self.rng, &moves);
                 self.store.log((at.0, epoch), Vec::new(), log::freed(&moves));
                 if answers_in.is_none() {
                     // Its own broker does not hear what became of it.
                     self.oracle.untold.extend(moves.iter().map(|one| (one.partition, one.group)));
                 }
                 self.oracle.moved(now, at, candidates, &moves, &outcome.moves);
+                for (one, told) in moves.iter().zip(&mut outcome.moves).filter(|_| settled) {
+                    if self.rng.chance(300) {
+                        self.oracle.untold.insert((one.partition, one.group));
+                        self.oracle.faults.insert(at, now.t + answers_in.unwrap_or(0));
+                        *told = CursorOutcome::Unknown;
+                    }
+                }
                 Event::Moved { commit, result: Ok(outcome) }
             }
             Asking::Bundle { commit, bundles, candidates } => {
-                let result = self.store.bundle(now.stamp, &mut self.rng, &bundles);
+                let mut result = self.store.bundle(now.stamp, &mut self.rng, &bundles);
                 if let Ok(outcome) = &result {
                     let lanes = outcome.bundles.iter().flat_map(|one| &one.lanes).filter_map(|lane| match lane {
                         LaneDecision::Holds { partition, .. } => Some(*partition),
@@ -134,6 +161,15 @@ impl World {
                 match &result {
                     Ok(outcome) => self.oracle.bundled(now, at, emitted, &bundles, candidates, outcome),
                     Err(_) => self.oracle.hit(Thing::Poison),
+                }
+                if let (true, Ok(outcome)) = (settled, &mut result) {
+                    for (bundle, decision) in bundles.iter().zip(&mut outcome.bundles) {
+                        if self.rng.chance(300) {
+                            let touched = bundle.moves.iter().map(|one| (one.partition, one.group));
+                            self.oracle.untold.extend(touched);
+                            decision.unknown = true;
+                        }
+                    }
                 }
                 Event::Bundled { commit, result }
             }
@@ -176,13 +212,13 @@ impl World {
     }
 
     /// The owners hear of a bundle commit before its shard does.
-    pub(super) fn tell_owners(&mut self, at: At, told: Vec<(usize, Vec<News>)>, event: Event) {
+    pub(super) fn tell_owners(&mut self, at: At, told: Vec<(usize, Vec<News>)>, store: u32, event: Event) {
         let mut slots = Vec::new();
         for (shard, news) in told {
             self.shared.slots += 1;
             let slot = Slot::new(at.1, self.shared.slots);
             let (to, now, epoch) = ((at.0, shard), self.moment(), self.brokers[at.0].epoch);
-            let command = queen_shards::command::Command::Heard { news };
+            let command = queen_shards::command::Command::Heard { store, news };
             self.oracle.sent(now, to, slot, &command);
             let after = self.rng.range(5, 400);
             self.later(after, Due::Deliver { at: to, epoch, event: Event::Command { slot, command } });

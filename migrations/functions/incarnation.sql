@@ -1,0 +1,30 @@
+-- incarnation.sql: which store this is: the cluster, its timeline, the database. Another one after a failover and after a restore.
+-- Out    system identifier / timeline / number of the database.
+-- Does   asks once per session and keeps the answer there: none of the three changes while the server runs, and a session ends with its server. Behind a
+--        pooler it is a word about the server's session, so it holds for whoever is given that session; where it was reset it is asked again.
+-- Fails  on a standby: its timeline is not its own yet.
+-- Locks  none.
+-- Costs  nothing to speak of once the session knows; some 20 us the first time, when the control file is read.
+-- Caller queen.log_commit, queen.is_incarnation, queen.add_writer, queen.read_log. Source: architecture 13, rule 12.
+create or replace function queen.incarnation()
+returns text
+language plpgsql stable
+as $$
+declare
+    v_known text := current_setting('queen.incarnation', true);
+begin
+    if v_known <> '' then
+        return v_known;
+    end if;
+    select format(
+            '%s/%s/%s',
+            s.system_identifier,
+            ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer,
+            d.oid
+        )
+    into v_known
+    from pg_control_system() as s
+    join pg_database as d on d.datname = current_database();
+    return set_config('queen.incarnation', v_known, false);
+end;
+$$;
