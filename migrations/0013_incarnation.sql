@@ -1,4 +1,4 @@
--- 0011_incarnation.sql: a writer of the commit log belongs to one incarnation of the store.
+-- 0013_incarnation.sql: a writer of the commit log belongs to one incarnation of the store.
 -- Why     a standby that was promoted, and a backup that was restored, begin another history: rows are there that a broker does not know, and
 --         rows that it knows are not. A commit that was decided on one history must not be made on another, though offsets may be equal.
 --         Numbers of writers are drawn, because a sequence goes back with the store: two writers would share one.

@@ -111,9 +111,11 @@ begin
             from (
                 select distinct on (q.id, n.name collate "C") q.id as queue_id, n.name, n.slot
                 from unnest(p_tenant, p_queue, p_name, p_slot) as n (tenant_id, queue, name, slot)
-                join queen.queues as q on q.tenant_id = n.tenant_id and q.name = n.queue collate "C"
+                cross join lateral (
+                    select q.id from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue collate "C" offset 0
+                ) as q
                 where not exists (
-                    select from queen.partitions as p where p.queue_id = q.id and p.name = n.name collate "C"
+                    select from queen.partitions as p where p.queue_id = q.id and p.name = n.name collate "C" offset 0
                 )
                 order by q.id, n.name collate "C"
             ) as m
@@ -124,8 +126,12 @@ begin
         for v_found in
             select n.lane, p.id
             from unnest(p_new, p_tenant, p_queue, p_name) as n (lane, tenant_id, queue, name)
-            join queen.queues as q on q.tenant_id = n.tenant_id and q.name = n.queue collate "C"
-            join queen.partitions as p on p.queue_id = q.id and p.name = n.name collate "C"
+            cross join lateral (
+                select q.id from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue collate "C" offset 0
+            ) as q
+            cross join lateral (
+                select p.id from queen.partitions as p where p.queue_id = q.id and p.name = n.name collate "C" offset 0
+            ) as p
         loop
             v_lane[v_found.lane] := v_found.id;
         end loop;

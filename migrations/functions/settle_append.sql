@@ -28,7 +28,9 @@ begin
     select l.ord, case when p.id is null then 3 when s.base_offset is null then 1 else 0 end, coalesce(s.base_offset, -1),
         coalesce(p.last_offset, -1), s.created_at, clock_timestamp()
     from unnest(p_partition, p_expect) with ordinality as l (id, expect, ord)
-    left join queen.partitions as p on p.id = l.id
+    left join lateral (
+        select p.id, p.last_offset from queen.partitions as p where p.id = l.id offset 0
+    ) as p on true
     left join lateral (
         select s.base_offset, s.created_at
         from queen.segments as s

@@ -50,8 +50,12 @@ begin
     for v_found in
         select n.lane, p.id
         from unnest(p_new, p_tenant, p_queue, p_name) as n (lane, tenant_id, queue, name)
-        join queen.queues as q on q.tenant_id = n.tenant_id and q.name = n.queue collate "C"
-        join queen.partitions as p on p.queue_id = q.id and p.name = n.name collate "C"
+        cross join lateral (
+            select q.id from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue collate "C" offset 0
+        ) as q
+        cross join lateral (
+            select p.id from queen.partitions as p where p.queue_id = q.id and p.name = n.name collate "C" offset 0
+        ) as p
     loop
         v_lane[v_found.lane] := v_found.id;
     end loop;
@@ -77,14 +81,21 @@ begin
         select 1::smallint, m.ord,
             (case
                 when v_transaction is null then 1
-                when m.write and c.xmin = v_transaction then 0
+                when m.write and c.written_by = v_transaction then 0
                 when m.write and c.version = m.version then 1
                 else 4
             end)::smallint,
             c.version, p.last_offset, p.log_start, c.lease_expires_at
         from unnest(p_partition, p_group, p_version, p_write) with ordinality as m (partition_id, group_id, version, write, ord)
-        left join queen.cursors as c on c.partition_id = m.partition_id and c.group_id = m.group_id
-        left join queen.partitions as p on p.id = m.partition_id
+        left join lateral (
+            select c.version, c.lease_expires_at, c.xmin as written_by
+            from queen.cursors as c
+            where c.partition_id = m.partition_id and c.group_id = m.group_id
+            offset 0
+        ) as c on true
+        left join lateral (
+            select p.last_offset, p.log_start from queen.partitions as p where p.id = m.partition_id offset 0
+        ) as p on true
     ) as r
     order by r.kind, r.ord;
 end;

@@ -49,14 +49,21 @@ begin
         case
             when v_transaction is null then 2
             when c.version is null or p.id is null then 3
-            when m.write and c.xmin = v_transaction then 0
+            when m.write and c.written_by = v_transaction then 0
             when c.version = m.version then 1
             else 4
         end,
         c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count, c.attempt_start, c.attempt_count,
         p.last_offset, p.log_start, c.conflating, clock_timestamp()
     from unnest(p_partition, p_group, p_version, p_write) with ordinality as m (partition_id, group_id, version, write, ord)
-    left join queen.cursors as c on c.partition_id = m.partition_id and c.group_id = m.group_id
-    left join queen.partitions as p on p.id = m.partition_id;
+    left join lateral (
+        select c.*, c.xmin as written_by
+        from queen.cursors as c
+        where c.partition_id = m.partition_id and c.group_id = m.group_id
+        offset 0
+    ) as c on true
+    left join lateral (
+        select p.id, p.last_offset, p.log_start from queen.partitions as p where p.id = m.partition_id offset 0
+    ) as p on true;
 end;
 $$;
