@@ -51,7 +51,7 @@ impl Shard {
             GroupState::Opening | GroupState::Scanning(_) => false,
             GroupState::Open => {
                 let (cursor, options) = (lane.cursor(group), queue.options());
-                let stands = standing(lane, cursor, &options, self.now, lane.last_created_at, self.config.window_batch);
+                let stands = standing(lane, cursor, &options, self.now, self.stamp(), self.config.window_batch);
                 stands == Standing::Nothing
             }
         })

@@ -48,6 +48,7 @@ pub struct Lane {
     /// Highest offset known to be stored, by whomever.
     pub end: Offset,
     pub log_start: Offset,
+    /// Stamp of the newest segment, or later.
     pub last_created_at: Stamp,
     /// The window and the sealed runs together hold every key whose stamp is at or after this.
     pub window_since: Stamp,
@@ -72,6 +73,8 @@ pub struct Lane {
 
 /// Nothing loaded: the window reaches back to no stamp at all.
 pub const SINCE_NEVER: Stamp = Stamp(i64::MAX);
+/// The newest segment may be as new as any.
+pub const CREATED_SOMEWHEN: Stamp = Stamp(i64::MAX);
 /// The window has every key the partition ever had.
 pub const SINCE_EVER: Stamp = Stamp(i64::MIN);
 

@@ -12,7 +12,7 @@ use crate::calls::Pending;
 use crate::command::{DraftVerdict, Duplicate, Record};
 use crate::effect::{Call, LaneRow, StoreError};
 use crate::ids::{Offset, PartitionId, Stamp};
-use crate::lane::{LaneState, SINCE_EVER, SINCE_NEVER};
+use crate::lane::{CREATED_SOMEWHEN, LaneState, SINCE_EVER, SINCE_NEVER};
 use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, WINDOW_MARGIN_US};
 use crate::sealed::Sealed;
 use crate::shard::Shard;
@@ -122,16 +122,15 @@ impl Shard {
     /// Reads what another writer stored after `verified`.
     pub(crate) fn catch_up(&mut self, at: Ref, to: Offset) {
         let dedup = self.dedup_floor(at).is_some();
-        let stamp = self.stamp();
         let lane = &mut self.lanes[at];
         lane.tail.cut();
         lane.saw_end(to);
         if !dedup || lane.window_since == SINCE_NEVER {
             lane.verified = to;
             lane.state = LaneState::Ready;
-            // What the window missed was written now.
             lane.window_since = SINCE_NEVER;
-            lane.last_created_at = lane.last_created_at.max(stamp);
+            // Nobody told when the rest was written, and our reading of the clock is a lower bound.
+            lane.last_created_at = CREATED_SOMEWHEN;
             self.prepare(at);
             self.offer_all(at);
             return;
