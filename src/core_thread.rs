@@ -42,6 +42,8 @@ const TURN_BYTES: usize = 512 << 10;
 const MAIL_BATCH: usize = 256;
 /// Period of the timer whose lateness is measured.
 const LAG_PERIOD: Duration = Duration::from_millis(100);
+/// Freed memory goes back so many of those periods apart: each second.
+const GIVE_BACK_TICKS: u32 = 10;
 /// Between two questions for a queue's flag while the store does not answer.
 const FLAG_RETRY: Duration = Duration::from_secs(1);
 /// What happened to queues is reported so often, the busiest ones where there are more than so many.
@@ -636,7 +638,10 @@ impl Core {
 
     /// How late a timer of this thread fires: what every other task waits as well. Source: operations 5.4.1.
     async fn measure_lag(self: Rc<Self>) {
-        loop {
+        for tick in (0..GIVE_BACK_TICKS).cycle() {
+            if tick == 0 {
+                crate::heap::give_back();
+            }
             let due = now().plus(LAG_PERIOD.as_micros() as u64);
             rt::sleep(LAG_PERIOD).await;
             self.metrics.shard(self.index).loop_lag(now().since(due));

@@ -10,6 +10,7 @@ pub mod embedded;
 pub mod flags;
 pub mod follow;
 pub mod gate;
+pub mod heap;
 pub mod hints;
 pub mod http;
 pub mod hub;

@@ -23,11 +23,6 @@ const PORT_PAUSE: Duration = Duration::from_millis(50);
 /// Before a full mailbox is tried again.
 const MAIL_PAUSE: Duration = Duration::from_millis(1);
 
-/// A heap per thread, as shards share nothing, and one that does not wear out: after a day's load of small requests glibc's
-/// takes twice the CPU per message. Without huge pages, which would double what an idle broker holds.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let started = Instant::now();
     queen::mail::now();

@@ -198,8 +198,7 @@ impl Shard {
         let from = draft.duplicates.iter().filter(open).map(|d| d.offset).min();
         let to = draft.duplicates.iter().filter(open).map(|d| d.offset).max();
         let (Some(from), Some(to)) = (from, to) else { return self.finish_judged(draft) };
-        let call =
-            Call::ReadRecords { partition, from, to, bytes: MERGE_BYTES_MAX as u64, messages: u32::MAX };
+        let call = Call::ReadRecords { partition, from, to, bytes: MERGE_BYTES_MAX as u64, messages: u32::MAX };
         self.ask(call, Pending::Originals { partition, from, draft });
     }
 

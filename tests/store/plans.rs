@@ -195,8 +195,10 @@ async fn judge_all(db: &Db, round: u8) {
         verified: Offset(if id.0 % 2 == 0 { *last } else { last + 10 }),
         confirm: false,
     });
-    let bundles: Vec<_> =
-        parts.zip(&moves).map(|(lane, it)| Arc::new(Bundle { store: 0, lanes: vec![lane], moves: vec![it.clone()] })).collect();
+    let bundles: Vec<_> = parts
+        .zip(&moves)
+        .map(|(lane, it)| Arc::new(Bundle { store: 0, lanes: vec![lane], moves: vec![it.clone()] }))
+        .collect();
     plans.of("bundle", store::bundle(&client, &bundles, 1, Line::NONE)).await.unwrap();
 
     let here = db.incarnation().await;
