@@ -42,6 +42,8 @@ PORT, QUEEN_DATA_DIR and, with --postgres `host=... user=...`, PG_HOST, PG_PORT,
 a fresh database there; {port} {data} {pg_host} {pg_port} {pg_user} {pg_password} {pg_database} in its text are filled
 in. --runs is the number of pairs.
 
+QUEEN_PERF_TOKEN in the environment: a bearer token that every request carries.
+
 Exit status: 0 all runs valid, 1 a run failed, 2 it could not start, 3 over budget (--gate).
 ";
 

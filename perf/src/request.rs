@@ -6,6 +6,7 @@
 use crate::packed::PackedTemplate;
 use crate::payload::{ID_LEN, Ids, Payload, Rng, id_sum};
 use crate::scenario::{Form, Scenario};
+use std::sync::LazyLock;
 
 /// The pushes of a run, in its form.
 pub enum Pushes {
@@ -234,6 +235,9 @@ impl AckWriter {
     }
 }
 
+/// What every request carries, where the broker asks for it. Not an argument, because results keep those.
+static TOKEN: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("QUEEN_PERF_TOKEN").ok());
+
 fn head(method: &str, path: &str, host: &str, body_len: Option<usize>) -> Vec<u8> {
     let mut out = Vec::new();
     write_head(&mut out, method, path, host, body_len);
@@ -251,6 +255,9 @@ pub fn write_typed_head(out: &mut Vec<u8>, method: &str, path: &str, host: &str,
     }
     if let Some((len, media_type)) = body {
         out.extend_from_slice(format!("Content-Type: {media_type}\r\nContent-Length: {len}\r\n").as_bytes());
+    }
+    if let Some(token) = &*TOKEN {
+        out.extend_from_slice(format!("Authorization: Bearer {token}\r\n").as_bytes());
     }
     out.extend_from_slice(b"\r\n");
 }
