@@ -4,16 +4,18 @@
 //! take what is not in memory for empty. Whoever names it next, a push, an ack or the commit log, reads it again.
 
 use crate::lane::LaneState;
-use crate::limits::SWEEP_STEP;
+use crate::limits::{SWEEP_PER_LANE, SWEEP_STEP};
 use crate::queue::GroupState;
 use crate::shard::Shard;
 use crate::slab::Ref;
 use crate::standing::{Standing, standing};
 
 impl Shard {
-    /// Looks at some lanes, and forgets those that are idle, while there are more than are kept.
+    /// Looks at some lanes, and forgets those that are idle, while there are more than are kept: so many that a hand that
+    /// goes round meets idle lanes faster than new ones are made.
     pub(crate) fn evict_idle_lanes(&mut self) {
-        for _ in 0..self.lanes.slab.len().min(SWEEP_STEP) {
+        let made = std::mem::take(&mut self.lanes_made);
+        for _ in 0..self.lanes.slab.len().min(SWEEP_STEP.max(SWEEP_PER_LANE * made)) {
             if self.lanes.slab.len() <= self.config.lanes_kept {
                 return;
             }

@@ -63,7 +63,9 @@ pub const WINDOW_IDLE_US: u64 = 2_000_000;
 pub const LANES_KEPT: usize = 32_768;
 /// Beyond that a lane without a push for so long is idle. Its next push reads the partition and its keys again.
 pub const LANE_IDLE_US: u64 = 10_000_000;
-/// Lanes looked at per turn for either.
+/// Lanes looked at for each that is made, beyond [`LANES_KEPT`].
+pub const SWEEP_PER_LANE: usize = 4;
+/// Lanes looked at per turn for either, at least.
 pub const SWEEP_STEP: usize = 256;
 /// Keys a window must have to be sealed: below, the run's row and its statement cost more than the memory is worth.
 pub const SEAL_KEYS_MIN: usize = 16384;

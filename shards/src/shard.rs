@@ -110,6 +110,8 @@ pub struct Shard {
     window_hand: usize,
     pub(crate) lane_hand: usize,
     pub(crate) lanes_evicted: u64,
+    /// Since the last look at idle ones.
+    pub(crate) lanes_made: usize,
     pub(crate) seals: Seals,
     pub(crate) tail_bytes: usize,
     pub(crate) tail_order: VecDeque<Ref>,
@@ -154,6 +156,7 @@ impl Shard {
             window_hand: 0,
             lane_hand: 0,
             lanes_evicted: 0,
+            lanes_made: 0,
             seals: Seals::default(),
             tail_bytes: 0,
             tail_order: VecDeque::new(),
@@ -483,6 +486,7 @@ impl Shard {
         let name = self.queues.slab[queue].name.clone();
         let key = LaneKey::new(key.tenant, name, key.partition.clone());
         self.absent.remove(&key.hash());
+        self.lanes_made += 1;
         self.lanes.insert(Lane::new(key, queue, self.now))
     }
 
@@ -647,8 +651,9 @@ impl Shard {
         if self.window_bytes > self.config.window_bytes_max {
             self.shrink_windows();
         }
-        if self.lanes.slab.len() > self.config.lanes_kept {
-            self.evict_idle_lanes();
+        match self.lanes.slab.len() > self.config.lanes_kept {
+            true => self.evict_idle_lanes(),
+            false => self.lanes_made = 0,
         }
     }
 
