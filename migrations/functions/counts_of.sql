@@ -43,15 +43,24 @@ begin
         left join lateral (
             select
                 coalesce(
-                    min(c.committed) filter (where g.name <> '__QUEUE_MODE__'),
-                    min(c.committed)
+                    min(w.committed) filter (where g.name <> '__QUEUE_MODE__'),
+                    min(w.committed)
                 ) as worst,
                 sum(c.batch_end - c.committed) filter (where c.lease_expires_at > statement_timestamp()) as leased,
                 count(*) filter (where c.lease_expires_at > statement_timestamp()) as leases,
                 max(c.leased_at) as last_leased
-            from queen.cursors as c
-            join queen.groups as g on g.id = c.group_id
-            where c.partition_id = p.id
+            from queen.groups as g
+            left join lateral (
+                select * from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id offset 0
+            ) as c on true
+            cross join lateral (
+                select coalesce(
+                    c.committed,
+                    queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
+                ) as committed
+            ) as w
+            where g.queue_id = p.queue_id
+                and (c.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water))
         ) as k on true
     ) as c;
 end;

@@ -15,6 +15,7 @@ declare
     v_queues uuid[];
     v_groups bigint[];
     v_deleted bigint;
+    v_unmade bigint;
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
@@ -42,13 +43,26 @@ begin
     order by c.partition_id, c.group_id
     for update of c;
 
+    -- Those that a registration left to be made are gone as well.
+    v_unmade := (
+        select count(*)
+        from queen.groups as g
+        join queen.partitions as p on p.queue_id = g.queue_id and p.id >> 12 <= g.high_water
+        where g.id = any (v_groups)
+            and g.seed_at is not null
+            and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id)
+    );
     delete from queen.cursors as c
     using queen.partitions as p
     where p.queue_id = any (v_queues) and c.partition_id = p.id and c.group_id = any (v_groups);
     get diagnostics v_deleted = row_count;
+    v_deleted := v_deleted + v_unmade;
 
     if (p_args ->> 'metadata')::boolean then
         delete from queen.groups as g where g.id = any (v_groups);
+    else
+        -- From here on the record decides, as it is then.
+        update queen.groups as g set seed_at = null where g.id = any (v_groups) and g.seed_at is not null;
     end if;
     return json_build_object(
         'deleted', v_deleted,

@@ -42,7 +42,13 @@ begin
         from (
             select q.id as queue_id, q.name as queue, g.id as group_id, g.name as group_name, p.id,
                 p.name as partition, p.last_offset, coalesce(c.retired, c.committed + 1, 0) as retired,
-                greatest(coalesce(c.committed, p.log_start - 1), p.log_start - 1) as reached,
+                greatest(
+                    coalesce(
+                        c.committed,
+                        queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
+                    ),
+                    p.log_start - 1
+                ) as reached,
                 case when c.lease_expires_at > statement_timestamp() then c.lease_id end as lease_id
             from (
                 select n.group_id, n.partition_id

@@ -1,7 +1,7 @@
 -- group_cursors.sql: where some consumer groups stand in every partition of their queues.
 -- In     p_groups: numbers of groups.
--- Out    one row per (group, partition) with a cursor, and per partition that a registered group has not met yet and
---        will read from its beginning (cursor columns null). lag: messages stored and not completed.
+-- Out    one row per partition with a cursor, and per partition of a registered group's queue without one: where queen.seed_of puts it.
+--        met: there is a cursor, or the registration would have made it in a smaller queue. lag: messages stored and not completed.
 -- Locks  none. Cost: the cursors of the groups. Plan: callers pass a variable and set plan_cache_mode = force_custom_plan.
 -- Caller the functions beside this one. Source: data plane 11.
 drop function if exists queen.group_cursors(uuid, text);
@@ -38,11 +38,14 @@ as $$
             select
                 q.id as queue_id, q.name as queue, g.id as group_id, g.name as group_name, g.conflation,
                 p.id, p.name as partition, p.log_start, p.last_offset, p.last_created_at,
-                c.partition_id is not null as met, c.batch_end, coalesce(c.retired, c.committed + 1, 0) as retired,
-                coalesce(
-                    c.committed,
-                    case when g.mode = 'all' or g.high_water < p.id >> 12 then p.log_start - 1 end
-                ) as committed,
+                c.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water) as met, c.batch_end, coalesce(c.retired, c.committed + 1, 0) as retired,
+                case
+                    when c.partition_id is not null then c.committed
+                    -- As queen.seed_of says, without a call for each of millions of partitions.
+                    when g.mode = 'all' then p.log_start - 1
+                    when p.last_created_at < g.seed_at and p.id >> 12 <= g.high_water then p.last_offset
+                    else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
+                end as committed,
                 case when c.lease_expires_at > statement_timestamp() then c.lease_id end as lease_id
             from queen.groups as g
             join queen.queues as q on q.id = g.queue_id

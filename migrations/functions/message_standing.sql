@@ -24,15 +24,20 @@ as $$
     from (
         select
             count(*) filter (where g.name <> '__QUEUE_MODE__') as named,
-            count(*) filter (where g.name <> '__QUEUE_MODE__' and k.committed >= p_offset) as past,
+            count(*) filter (where g.name <> '__QUEUE_MODE__' and w.committed >= p_offset) as past,
             coalesce(bool_or(g.name = '__QUEUE_MODE__'), false) as queue_mode,
-            coalesce(bool_or(g.name = '__QUEUE_MODE__' and k.committed >= p_offset), false) as queue_past,
+            coalesce(bool_or(g.name = '__QUEUE_MODE__' and w.committed >= p_offset), false) as queue_past,
             coalesce(bool_or(k.lease_expires_at > statement_timestamp()), false) as live,
             max(k.lease_expires_at) filter (
                 where g.name = '__QUEUE_MODE__' and k.lease_expires_at > statement_timestamp()
             ) as lease
-        from queen.cursors as k
-        join queen.groups as g on g.id = k.group_id
-        where k.partition_id = p_partition
+        from queen.partitions as p
+        join queen.groups as g on g.queue_id = p.queue_id
+        left join queen.cursors as k on k.partition_id = p.id and k.group_id = g.id
+        cross join lateral (
+            select coalesce(k.committed, queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)) as committed
+        ) as w
+        where p.id = p_partition
+            and (k.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water))
     ) as c;
 $$;

@@ -1,6 +1,8 @@
--- open_group.sql: how a pop meets a group: creates the queue, registers the group once, seeds a cursor in every partition.
+-- open_group.sql: how a pop meets a group: creates the queue, registers the group once, seeds its cursors.
 -- In     p_contact 0 queue mode, 1 register, 2 pinned, 3 register as conflating, 4 the same and make no queue. p_mode all, new or timestamp (with p_start_at), used by a registration only.
 -- Out    one row; none when a pinned pop finds no queue. registered: a record exists; made: it was made now.
+-- Does   a registration makes a cursor in every partition of a small queue. Of a large one it keeps the instant by which cursors that are missing
+--        are reckoned (queen.seed_of): the call takes as long whatever the queue holds.
 -- Locks  a registration: queue row FOR UPDATE, then it takes its time; provisioning holds that row FOR KEY SHARE, so no partition is
 --        born meanwhile. Then partition rows FOR KEY SHARE in id order, against a cleanup, then cursor inserts in the same order.
 -- Again  harmless: the record and existing cursors stay as they are.
@@ -45,6 +47,9 @@ declare
     v_conflation boolean;
     v_registers constant boolean := p_contact in (1, 3, 4);
     v_made boolean := false;
+    -- Cursors made at once: a few tenths of a second, for which the queue's row is locked.
+    v_seeds_max constant integer := 10000;
+    v_few boolean;
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
@@ -81,10 +86,15 @@ begin
     if v_registers and v_mode is null then
         v_made := true;
         v_conflation := p_contact <> 1;
+        v_few := (
+            select count(*) from (select from queen.partitions as p where p.queue_id = v_queue limit v_seeds_max + 1) as p
+        ) <= v_seeds_max;
         update queen.groups as g
         set mode = p_mode,
             start_at = case p_mode when 'all' then 'epoch' when 'new' then v_at else p_start_at end,
             registered_at = v_at,
+            -- What is pushed from now on is wanted, also of a timestamp to come.
+            seed_at = case when not v_few then case p_mode when 'timestamp' then least(p_start_at, v_at) else v_at end end,
             conflation = v_conflation,
             high_water = coalesce((select max(p.id) >> 12 from queen.partitions as p where p.queue_id = v_queue), 0)
         where g.id = v_group;
@@ -99,7 +109,7 @@ begin
         from (
             select p.id, p.log_start, p.last_offset
             from queen.partitions as p
-            where p.queue_id = v_queue
+            where p.queue_id = v_queue and v_few
             order by p.id
             for key share
         ) as k

@@ -28,16 +28,34 @@ as $$
         select
             c.partition_id,
             coalesce(
-                min(c.committed) filter (where g.name <> '__QUEUE_MODE__'),
+                min(c.committed) filter (where c.name <> '__QUEUE_MODE__'),
                 min(c.committed)
             ) as worst,
             sum(c.batch_end - c.committed) filter (where c.lease_expires_at > statement_timestamp()) as leased,
             count(*) filter (where c.lease_expires_at > statement_timestamp()) as leases,
             max(c.leased_at) as last_leased
-        from queen.partitions as p
-        join queen.cursors as c on c.partition_id = p.id
-        join queen.groups as g on g.id = c.group_id
-        where p.queue_id = any (p_queues)
+        from (
+            select c.partition_id, g.name, c.committed, c.batch_end, c.lease_expires_at, c.leased_at
+            from queen.partitions as p
+            join queen.cursors as c on c.partition_id = p.id
+            join queen.groups as g on g.id = c.group_id
+            where p.queue_id = any (p_queues)
+            union all
+            -- Of groups that were registered without cursors, as queen.group_cursors has them.
+            select
+                p.id, g.name,
+                case
+                    when g.mode = 'all' then p.log_start - 1
+                    when p.last_created_at < g.seed_at then p.last_offset
+                    else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
+                end,
+                null, null, null
+            from queen.groups as g
+            join queen.partitions as p on p.queue_id = g.queue_id and p.id >> 12 <= g.high_water
+            where g.queue_id = any (p_queues)
+                and g.seed_at is not null
+                and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id)
+        ) as c
         group by c.partition_id
     ),
     counted as (

@@ -1,6 +1,6 @@
 -- queue_depth.sql: how much of one queue waits, for one group or for the slowest.
 -- In     p_args: queue text, group text or null, limit integer (partitions listed at most; the sums cover all).
--- Out    the page, or {"error":"Queue not found"}. A group without a cursor waits for everything stored. Of a
+-- Out    the page, or {"error":"Queue not found"}. A group that nobody knows waits for everything stored. Of a
 --        conflating group, one message per partition counts.
 -- Locks  none. Cost: the queue's partitions and cursors, unless the reconciler counted them; some index probes per listed
 --        partition. No message is read.

@@ -3,8 +3,8 @@
 -- Out    {"due":bool,"messages":n,"segments":n}; due false: nothing is due.
 -- Does   segments below log_start are deleted first, their keys kept as evidence while they are young. Only when none is
 --        left, log_start is moved, in a transaction of its own, so that a push never waits for a delete.
---        A consumed message is one that every group of the partition completed; a registered group that has not met
---        the partition has completed nothing.
+--        A consumed message is one that every group of the partition completed; a registered group that has no
+--        cursor in the partition has completed what queen.seed_of says.
 -- Locks  its marker, skipping those of others. To move log_start: the partition row FOR UPDATE, SKIP LOCKED, then the
 --        cursors are read by a new statement: an answered seek is seen.
 -- Again  goes on where it was.
@@ -96,7 +96,10 @@ begin
         return json_build_object('due', true, 'messages', 0, 'segments', 0);
     end if;
     if v_rules.completed is not null then
-        select case when count(*) > 0 and bool_and(c.partition_id is not null) then min(c.committed) end
+        select min(coalesce(
+            c.committed,
+            queen.seed_of(g, v_partition.id, v_partition.log_start, v_partition.last_offset, v_partition.last_created_at)
+        ))
         into v_completed
         from queen.groups as g
         left join lateral (

@@ -1,16 +1,18 @@
 -- scan.sql: a page of a queue's partitions in which a group has something left, of one shard of one broker.
 -- In     p_shards: how many shards the broker has; a partition's is its placement slot (low 12 bits) modulo that. p_after: exclusive.
--- Out    ascending ids. Cursor columns are null where the group never met the partition.
--- Locks  none. Reads the index of the queue's partitions from p_after on, and one cursor each.
+--        p_limit: rows at most; p_look: partitions looked at, at most.
+-- Out    ascending ids, then one last row, whose partition is null. next, of the last row: go on after it; null: there are no more, or there were
+--        p_limit rows, and the last of them is where to go on. Cursor columns are null where the group has no cursor.
+-- Locks  none. Cost: 0.1 us for each partition looked at and 2 us for each of the shard's.
 -- Caller src/store/cold.rs, scan. Source: data plane 4.3; architecture 13, rule 11.
-drop function if exists queen.scan(uuid, bigint, integer, integer, bigint, integer);
 create or replace function queen.scan(
     p_queue uuid,
     p_group bigint,
     p_shard integer,
     p_shards integer,
     p_after bigint,
-    p_limit integer
+    p_limit integer,
+    p_look integer
 )
 returns table (
     partition_id bigint,
@@ -26,7 +28,8 @@ returns table (
     retry_count integer,
     attempt_start bigint,
     attempt_count integer,
-    conflating boolean
+    conflating boolean,
+    next bigint
 )
 language plpgsql volatile
 set jit = off
@@ -37,20 +40,45 @@ set enable_hashjoin = off
 set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
+declare
+    v_record queen.groups;
+    v_to bigint;
+    v_since timestamptz := '-infinity'; -- An older partition without a cursor that was not written since has nothing,
+    v_since_younger timestamptz := '-infinity'; -- nor has a younger one. Source: queen.seed_of.
 begin
+    select g.* into v_record from queen.groups as g where g.id = p_group;
+    if v_record.mode in ('new', 'timestamp') then
+        v_since := coalesce(v_record.seed_at, v_record.start_at);
+        v_since_younger := case v_record.mode when 'timestamp' then v_record.start_at else '-infinity' end;
+    end if;
+    select p.id into v_to
+    from queen.partitions as p
+    where p.queue_id = p_queue and p.id > p_after
+    order by p.id
+    offset p_look - 1
+    limit 1;
     return query
     select p.id, p.name, p.last_offset, p.log_start, p.last_created_at,
         c.version, c.committed, c.lease_id, c.lease_expires_at, c.batch_end, c.retry_count, c.attempt_start,
-        c.attempt_count, c.conflating
+        c.attempt_count, c.conflating, null::bigint
     from queen.partitions as p
     left join lateral (
         select c.* from queen.cursors as c where c.partition_id = p.id and c.group_id = p_group offset 0
     ) as c on true
     where p.queue_id = p_queue
         and p.id > p_after
+        and p.id <= coalesce(v_to, 9223372036854775807)
         and (p.id & 4095) % p_shards = p_shard
-        and p.last_offset > greatest(coalesce(c.committed, -1), p.log_start - 1)
+        and p.last_offset >= p.log_start
+        and case
+            when c.partition_id is not null then p.last_offset > c.committed
+            when v_record.high_water < p.id >> 12 then p.last_created_at >= v_since_younger
+            else p.last_created_at >= v_since
+        end
     order by p.id
     limit p_limit;
+    return query
+    select null::bigint, null::text, null::bigint, null::bigint, null::timestamptz, null::bigint, null::bigint, null::uuid,
+        null::timestamptz, null::bigint, null::integer, null::bigint, null::integer, null::boolean, v_to;
 end;
 $$;

@@ -34,10 +34,6 @@ set enable_hashjoin = off
 as $$
 #variable_conflict use_column
 declare
-    v_queue uuid;
-    v_mode text := p_mode;
-    v_at timestamptz := p_start_at;
-    v_high_water bigint;
     v_record queen.groups;
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
@@ -46,23 +42,17 @@ begin
     select g.* into v_record from queen.groups as g where g.id = p_group for key share;
     if found then
         if v_record.name = '__QUEUE_MODE__' then
-            v_mode := 'all';
-        elsif v_record.mode is not null then
-            v_mode := v_record.mode;
-            v_at := v_record.start_at;
-            v_high_water := v_record.high_water;
+            v_record.mode := 'all';
+        elsif v_record.mode is null then
+            v_record.mode := p_mode;
+            v_record.start_at := coalesce(p_start_at, 'infinity');
+            v_record.seed_at := null;
+            v_record.high_water := (1::bigint << 51); -- Above every partition: a `new` pop without a record skips what is there.
         end if;
         insert into queen.cursors (partition_id, group_id, committed)
-        select k.id, p_group,
-            case
-                when v_mode = 'all' then k.log_start - 1
-                -- Born after the registration: a `new` group gets all of it, whatever the clocks say.
-                when v_mode = 'new' and v_high_water < k.id >> 12 then k.log_start - 1
-                when v_mode = 'new' and v_high_water is null then k.last_offset
-                else queen.offset_before(k.id, k.log_start, k.last_offset, v_at)
-            end
+        select k.id, p_group, queen.seed_of(v_record, k.id, k.log_start, k.last_offset, k.last_created_at)
         from (
-            select p.id, p.log_start, p.last_offset
+            select p.id, p.log_start, p.last_offset, p.last_created_at
             from queen.partitions as p
             where p.id = any (p_partition)
                 and p.queue_id = v_record.queue_id

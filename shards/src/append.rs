@@ -179,7 +179,7 @@ impl Shard {
             // Drafts out of the spool close alone, each kind being judged in its own way.
             let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
             let waits = match drained {
-                true => lane.lookup.as_ref().is_none_or(|lookup| lookup.through() != lane.verified),
+                true => lane.lookup.as_ref().is_none_or(|l| !l.is_whole(lane.verified, self.window_us(at))),
                 false => self.waits_for_disk(at),
             };
             let mut span = None;

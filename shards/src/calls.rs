@@ -193,9 +193,9 @@ impl Shard {
             }
             Pending::Scan { group, .. } => {
                 let page = result.and_then(|reply| match reply {
-                    Reply::Scanned { rows, now } => {
+                    Reply::Scanned { rows, next, now } => {
                         self.read_clock(now);
-                        Ok(rows)
+                        Ok((rows, next))
                     }
                     other => Err(unexpected(&other)),
                 });

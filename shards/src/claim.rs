@@ -14,7 +14,7 @@ use crate::effect::{
 use crate::ids::{LeaseId, Offset, PartitionId, Slot};
 use crate::lane::LaneState;
 use crate::lease_id;
-use crate::limits::{COUNT_LANES_MAX, SCAN_PAGE, SEED_MAX};
+use crate::limits::{COUNT_LANES_MAX, SCAN_LOOK, SCAN_PAGE, SEED_MAX};
 use crate::moves::{Op, QueuedMove, count};
 use crate::place::LaneKey;
 use crate::planted::{Bug, is};
@@ -153,7 +153,7 @@ impl Shard {
                 self.queues.groups[group].pops.push(at);
                 return self.scan(group, PartitionId(0));
             }
-            GroupState::Scanning(_) | GroupState::Open => {}
+            GroupState::Scanning(_) | GroupState::Resting(_) | GroupState::Open => {}
         }
         self.adopt_conflation(at, group);
         self.pops[at].fill_wait_ms = self.queues.options(queue).fill_wait_ms;
@@ -174,11 +174,13 @@ impl Shard {
             }
         }
         self.select(at, group);
+        self.scan_on(group);
         let job = &self.pops[at];
         let group = &mut self.queues.groups[group];
         if job.pending > 0 {
             return;
         }
+        // A scan that rests left something in the ring: this pop wants nothing more.
         let unsure = matches!(group.state, GroupState::Scanning(_)) || group.seeding > 0;
         if unsure && job.claims.is_empty() {
             group.pops.push(at);
@@ -313,17 +315,28 @@ impl Shard {
         let (id, epoch) = (state.id, state.epoch);
         let queue = self.queues.slab[state.queue].row.expect("an opened group's queue is known").id;
         let (shard, shards) = (self.config.index as u32, self.config.shards as u32);
-        let call = Call::Scan { queue, group: id, shard, shards, after, limit: SCAN_PAGE };
+        let call = Call::Scan { queue, group: id, shard, shards, after, limit: SCAN_PAGE, look: SCAN_LOOK };
         self.ask(call, Pending::Scan { group, epoch });
     }
 
-    pub(crate) fn scanned(&mut self, group: Ref, page: Result<Vec<ScanRow>, StoreError>) {
+    /// Goes on with a scan that rests, when the ring holds little.
+    fn scan_on(&mut self, group: Ref) {
+        let state = &self.queues.groups[group];
+        if let GroupState::Resting(after) = state.state
+            && state.ready.len() < self.config.ready_low
+        {
+            self.scan(group, after);
+        }
+    }
+
+    pub(crate) fn scanned(&mut self, group: Ref, page: Result<(Vec<ScanRow>, Option<PartitionId>), StoreError>) {
         let Some(state) = self.queues.groups.get_mut(group) else { return };
         let GroupState::Scanning(_) = state.state else { return };
-        let rows = match page {
-            Ok(rows) => rows,
+        let (rows, next) = match page {
+            Ok(page) => page,
             Err(_) => {
                 state.state = GroupState::Unknown;
+                state.again = None;
                 for pop in std::mem::take(&mut state.pops) {
                     self.pops[pop].failed = true;
                     self.finish_pop(pop);
@@ -333,8 +346,6 @@ impl Shard {
         };
         let queue = state.queue;
         let (tenant, name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
-        let full = rows.len() >= SCAN_PAGE as usize;
-        let last = rows.last().map(|row| row.partition);
         for row in rows {
             let key = LaneKey::new(tenant, name.clone(), row.name.clone());
             let at = self.meet_lane(&key, row.partition, row.last_offset, row.log_start, row.last_created_at);
@@ -348,17 +359,15 @@ impl Shard {
             }
             self.offer(at, group);
         }
-        match last {
-            Some(last) if full => {
-                self.scan(group, last);
-                if !self.queues.groups[group].ready.is_empty() {
-                    self.run_pops(group);
-                }
-            }
-            _ => {
-                self.queues.groups[group].state = GroupState::Open;
-                self.run_pops(group);
-            }
+        let state = &mut self.queues.groups[group];
+        state.state = match next.or_else(|| state.again.take()) {
+            Some(after) => GroupState::Resting(after),
+            None => GroupState::Open,
+        };
+        self.scan_on(group);
+        let state = &self.queues.groups[group];
+        if !state.ready.is_empty() || !matches!(state.state, GroupState::Scanning(_)) {
+            self.run_pops(group);
         }
     }
 

@@ -27,6 +27,8 @@ use hashbrown::HashMap;
 #[derive(Debug)]
 pub struct Lookup {
     through: Offset,
+    /// The queue's window when it was made: under another one, other keys would have been read and other ids asked for.
+    window_us: i64,
     seen: HashMap<Key, Vec<Seen>>,
 }
 
@@ -60,9 +62,9 @@ impl Lookup {
         seen.iter().find(|seen| seen.id.is_none()).map(|seen| seen.offset)
     }
 
-    /// What is known reaches through this offset.
-    pub(crate) fn through(&self) -> Offset {
-        self.through
+    /// Whether it is all that has to be known of a lane stored through `end`, under a window.
+    pub(crate) fn is_whole(&self, end: Offset, window_us: i64) -> bool {
+        self.through == end && self.window_us == window_us
     }
 
     fn add(&mut self, key: Key, seen: Seen) {
@@ -80,7 +82,7 @@ impl Seen {
 }
 
 impl Shard {
-    fn window_us(&self, at: Ref) -> i64 {
+    pub(crate) fn window_us(&self, at: Ref) -> i64 {
         self.queues.options(self.lanes[at].queue).dedup_secs as i64 * 1_000_000
     }
 
@@ -90,7 +92,7 @@ impl Shard {
         let lane = &mut self.lanes[at];
         let to = lane.verified;
         let first_looked = matches!(lane.drafts.front().map(|w| w.from), Some(DraftFrom::Spool { looked: true, .. }));
-        if let Some(lookup) = lane.lookup.as_mut().filter(|_| first_looked) {
+        if let Some(lookup) = lane.lookup.as_mut().filter(|lookup| first_looked && lookup.window_us == window_us) {
             if lookup.through < to {
                 let from = lookup.through.plus(1);
                 return self.look_further(at, from, to, None);
@@ -109,7 +111,8 @@ impl Shard {
             }
         }
         let nothing = to == Offset::NONE || lane.last_created_at.0 < since;
-        lane.lookup = Some(Box::new(Lookup { through: if nothing { to } else { Offset::NONE }, seen }));
+        let through = if nothing { to } else { Offset::NONE };
+        lane.lookup = Some(Box::new(Lookup { through, window_us, seen }));
         nothing || self.look_further(at, Offset(0), to, Some(Stamp(since)))
     }
 

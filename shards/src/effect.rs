@@ -207,15 +207,18 @@ pub enum Call {
     FindPartitions { tenant: TenantId, ids: Vec<PartitionId> },
     /// Read a queue by name; makes nothing. `Reply::Queue`.
     FindQueue { tenant: TenantId, queue: Arc<str> },
-    /// Read a queue (creating it, except for a pinned contact), contact or register the group, seed its cursors. `Reply::Group`.
+    /// Read a queue (creating it, except for a pinned contact), contact or register the group; a registration fixes where
+    /// its cursors begin in the partitions that are there. `Reply::Group`.
     OpenGroup { tenant: TenantId, queue: Arc<str>, group: Arc<str>, contact: Contact },
     /// Partitions of the queue that belong to shard `shard` of `shards` and hold something the group has not
-    /// completed, ascending ids after `after`, at most `limit`. `Reply::Scanned`.
-    Scan { queue: QueueId, group: GroupId, shard: u32, shards: u32, after: PartitionId, limit: u32 },
+    /// completed, ascending ids after `after`, at most `limit`, of at most `look` partitions that are looked at.
+    /// `Reply::Scanned`.
+    Scan { queue: QueueId, group: GroupId, shard: u32, shards: u32, after: PartitionId, limit: u32, look: u32 },
     /// Make missing cursors of one group (start from its record; without one, from `start`) and read them all.
     /// `Reply::Cursors`, in order.
     SeedCursors { group: GroupId, start: Start, partitions: Vec<PartitionId> },
-    /// The cursor of a named group on a partition, for acks; makes nothing. `Reply::Cursor`.
+    /// The cursor of a named group on a partition, for acks; made only where a registration left it to be made.
+    /// `Reply::Cursor`.
     FindCursor { partition: PartitionId, group: Arc<str> },
     /// Keys stored at offsets in `from..=to` (segments and the evidence that outlives them), at most about `limit`
     /// keys of whole rows, ascending; `newest_first`: the highest rows that fit, still in ascending order.
@@ -260,8 +263,10 @@ pub enum Reply {
     Queue(Option<QueueRow>),
     /// `None`: no such queue (pinned contact only).
     Group(Option<GroupRow>),
+    /// `next`: where to go on; `None`: there are no partitions left.
     Scanned {
         rows: Vec<ScanRow>,
+        next: Option<PartitionId>,
         now: Stamp,
     },
     Cursors {

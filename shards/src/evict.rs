@@ -1,7 +1,7 @@
 //! Lanes with nothing to do leave memory: what is idle costs nothing, however many partitions there are.
 //!
-//! A lane may go when nothing waits for it and no group that has scanned its queue has anything left in it: those groups
-//! take what is not in memory for empty. Whoever names it next, a push, an ack or the commit log, reads it again.
+//! A lane may go when nothing waits for it and every group that takes what is not in memory for empty has nothing left in it,
+//! or will look at it again. Whoever names it next, a push, an ack or the commit log, reads it again.
 
 use crate::lane::LaneState;
 use crate::limits::{SWEEP_PER_LANE, SWEEP_STEP};
@@ -44,17 +44,24 @@ impl Shard {
         still && free && self.nothing_left(at)
     }
 
-    /// No group that relies on this memory has anything left in the lane.
+    /// No group relies on this memory to know that it has something left in the lane.
     fn nothing_left(&self, at: Ref) -> bool {
         let lane = &self.lanes[at];
         let queue = &self.queues.slab[lane.queue];
-        queue.groups.iter().all(|&group| match self.queues.groups[group].state {
-            GroupState::Unknown | GroupState::Met => true,
-            GroupState::Opening | GroupState::Scanning(_) => false,
-            GroupState::Open => {
-                let (cursor, options) = (lane.cursor(group), queue.options());
-                let stands = standing(lane, cursor, &options, self.now, self.stamp(), self.config.window_batch);
-                stands == Standing::Nothing
+        queue.groups.iter().all(|&group| {
+            let group_state = &self.queues.groups[group];
+            if group_state.finds_again(lane.id) {
+                return true;
+            }
+            match group_state.state {
+                GroupState::Unknown | GroupState::Met => true,
+                GroupState::Opening | GroupState::Scanning(_) => false,
+                GroupState::Resting(_) | GroupState::Open => {
+                    let (cursor, options) = (lane.cursor(group), queue.options());
+                    let stands = standing(lane, cursor, &options, self.now, self.stamp(), self.config.window_batch);
+                    // What was never read and is not in the ring: the scan that came by found nothing.
+                    matches!(stands, Standing::Nothing | Standing::Unread)
+                }
             }
         })
     }

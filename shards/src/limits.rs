@@ -21,8 +21,14 @@ pub const CALLS_MAX: usize = 32;
 pub const PROVISION_MAX: usize = 512;
 /// Cursors in one seeding call.
 pub const SEED_MAX: usize = 256;
-/// Partitions in one page of a scan.
+/// Partitions with something for the group in one page of a scan.
 pub const SCAN_PAGE: u32 = 2000;
+/// Partitions that one page of a scan looks at: some 0.1 s, so that its call is far from being given up.
+pub const SCAN_LOOK: u32 = 50_000;
+/// Lanes in a ready ring below which the scan of a group goes on: what consumers take in some 100 ms.
+pub const READY_LOW: usize = 8_192;
+/// Lanes in a ready ring past which a lane is left to the next round of the scan. Lanes in a ring stay in memory.
+pub const READY_MAX: usize = 4 * READY_LOW;
 /// Keys in one page of a window load or an ack's search: 1 MiB.
 pub const KEYS_PAGE: u32 = 65536;
 /// Commits in a row that may find a lane's row locked or moved before it goes alone and waits for the row, and pauses
@@ -99,6 +105,9 @@ pub struct ShardConfig {
     /// See [`LANES_KEPT`] and [`LANE_IDLE_US`]; smaller in tests.
     pub lanes_kept: usize,
     pub lane_idle_us: u64,
+    /// See [`READY_LOW`] and [`READY_MAX`]; smaller in tests.
+    pub ready_low: usize,
+    pub ready_max: usize,
     /// QUEEN_HOTLIST_WINDOW_BATCH: so many waiting messages end a windowBuffer early.
     pub window_batch: u32,
     /// Nothing is on disk when the shard starts; else `Event::SpoolFound` tells what is.
@@ -117,6 +126,8 @@ impl Default for ShardConfig {
             lane_tail_bytes_max: 4 << 20,
             lanes_kept: LANES_KEPT,
             lane_idle_us: LANE_IDLE_US,
+            ready_low: READY_LOW,
+            ready_max: READY_MAX,
             window_batch: 100,
             spool_found: true,
         }

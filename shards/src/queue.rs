@@ -46,9 +46,11 @@ pub enum GroupState {
     Opening,
     /// Its number is known; pinned pops work, the queue's partitions are not scanned.
     Met,
-    /// Partitions up to this number are read; pops that found nothing wait for the end of the scan.
+    /// A page of partitions after this number is being read; pops that found nothing wait for the end of the scan.
     Scanning(PartitionId),
-    /// Every partition with something for the group is known.
+    /// The ring holds enough; the scan goes on after this number when it holds less.
+    Resting(PartitionId),
+    /// Every partition with something for the group is in the ring, or will be at a moment that is known.
     Open,
 }
 
@@ -64,6 +66,8 @@ pub struct Group {
     pub conflation: Option<bool>,
     /// Lanes that may have something and are not leased, in the order they are served.
     pub ready: VecDeque<Ref>,
+    /// The scan begins anew after this number when it is through: lanes above it found no room in the ring, or left memory.
+    pub again: Option<PartitionId>,
     /// Watches of wildcard pops, first come first woken.
     pub waiters: VecDeque<Slot>,
     /// Pop jobs that wait for the opening, the scan or a seeding.
@@ -80,6 +84,29 @@ pub struct Queues {
     pub slab: Slab<Queue>,
     by_name: HashMap<(TenantId, Arc<str>), Ref>,
     pub groups: Slab<Group>,
+}
+
+impl Group {
+    /// Leaves a partition that has something, and no room in the ring, to the scan.
+    pub fn look_again(&mut self, partition: PartitionId) {
+        let after = PartitionId(partition.0 - 1);
+        match self.state {
+            // Its scan, still to come, will find it.
+            GroupState::Unknown | GroupState::Opening | GroupState::Met => {}
+            GroupState::Resting(at) if at <= after => {}
+            GroupState::Open => self.state = GroupState::Resting(after),
+            // A page that is being read may be of the time before.
+            GroupState::Scanning(_) | GroupState::Resting(_) => {
+                self.again = Some(self.again.map_or(after, |again| again.min(after)));
+            }
+        }
+    }
+
+    /// Whether a scan still to be asked for will look at a partition.
+    pub fn finds_again(&self, partition: PartitionId) -> bool {
+        let resting = matches!(self.state, GroupState::Resting(after) if after < partition);
+        resting || self.again.is_some_and(|after| after < partition)
+    }
 }
 
 impl Queues {
@@ -118,6 +145,7 @@ impl Queues {
             registered: false,
             conflation: None,
             ready: VecDeque::new(),
+            again: None,
             waiters: VecDeque::new(),
             pops: Vec::new(),
             seeding: 0,

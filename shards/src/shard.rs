@@ -294,10 +294,13 @@ impl Shard {
             Standing::Nothing | Standing::Busy => {}
             Standing::Until(at) => self.offer_at(lane_ref, group_ref, at),
             Standing::Ready { .. } | Standing::Unread => {
+                let partition = lane.id;
                 let cursor = lane.cursor_entry(group_ref);
-                if !cursor.in_ready {
+                if !cursor.in_ready && group.ready.len() < self.config.ready_max {
                     cursor.in_ready = true;
                     group.ready.push_back(lane_ref);
+                } else if !cursor.in_ready {
+                    group.look_again(partition);
                 }
                 self.wake_group(group_ref);
                 self.wake_pinned(lane_ref, group_ref);
@@ -571,6 +574,7 @@ impl Shard {
             let group = self.queues.slab[queue].groups[i];
             let state = &mut self.queues.groups[group];
             state.state = GroupState::Unknown;
+            state.again = None;
             state.epoch += 1;
             state.seeding = 0;
             state.registered = false;

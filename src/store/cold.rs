@@ -151,12 +151,12 @@ async fn open_group(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
     Ok(Reply::Group(Some(GroupRow { queue, group, registered, conflation, made })))
 }
 
-/// The left join brings the clock along when nothing was found.
-const SCAN: &str = "select r.*, clock_timestamp() from (select) as one \
-    left join queen.scan($1, $2, $3, $4, $5, $6) as r on true";
+const SCAN: &str = "select *, clock_timestamp() from queen.scan($1, $2, $3, $4, $5, $6, $7)";
 
 async fn scan(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
-    let Call::Scan { queue, group, shard, shards, after, limit } = ask else { unreachable!("dispatched by variant") };
+    let Call::Scan { queue, group, shard, shards, after, limit, look } = ask else {
+        unreachable!("dispatched by variant")
+    };
     let rows = on
         .run(
             SCAN,
@@ -167,15 +167,21 @@ async fn scan(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
                 param(&One::of(*shards as i32)),
                 param(&One::of(after.0)),
                 param(&One::of((*limit).min(i32::MAX as u32) as i32)),
+                param(&One::of((*look).min(i32::MAX as u32) as i32)),
             ],
         )
         .await?;
     let mut found = Vec::with_capacity(rows.len());
     let now = rows.first().map_or(Err(no_rows()), last_stamp)?;
+    let mut next = None;
     for row in &rows {
         let read_at = last_stamp(row)?;
         let mut columns = Columns::of(row);
-        let Some(partition) = columns.get::<Option<i64>>()? else { break };
+        let Some(partition) = columns.get::<Option<i64>>()? else {
+            columns.skip(13);
+            next = columns.get::<Option<i64>>()?.map(PartitionId);
+            break;
+        };
         found.push(ScanRow {
             partition: PartitionId(partition),
             name: columns.get::<&str>()?.into(),
@@ -185,9 +191,13 @@ async fn scan(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
             cursor: marked(columns.cursor(read_at)?, columns.get()?),
         });
     }
-    Ok(Reply::Scanned { rows: found, now })
+    if found.len() >= *limit as usize {
+        next = found.last().map(|row: &ScanRow| row.partition);
+    }
+    Ok(Reply::Scanned { rows: found, next, now })
 }
 
+/// The left join brings the clock along when nothing was found.
 const SEED_CURSORS: &str = "select r.*, clock_timestamp() from (select) as one \
     left join queen.seed_cursors($1, $2, $3, $4) as r on true";
 

@@ -4,7 +4,7 @@ use crate::support::*;
 use queen::store;
 use queen_shards::command::{QUEUE_MODE, Start};
 use queen_shards::effect::{Call, Contact, Reply};
-use queen_shards::ids::{Offset, PartitionId, Stamp, TenantId};
+use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
 
 /// Partitions with 10 messages each, in two segments, and the stamp of the second segment of the first.
 async fn backlog(db: &Db, names: &[&str]) -> (Vec<PartitionId>, Stamp) {
@@ -218,5 +218,134 @@ fn a_group_that_is_gone_gets_no_cursor() {
         db.sql("delete from queen.groups").await;
         assert!(db.seed(group, Start::All, &ids).await[0].is_none());
         assert_eq!(db.number("select count(*) from queen.cursors").await, 0);
+    });
+}
+
+/// Partitions past which a registration makes no cursors. Source: migrations/functions/open_group.sql.
+const SEEDS_MAX: usize = 10_000;
+
+/// A large queue: `old` with ten messages, `idle` with five, and too many empty ones; the stamp of the second five of `old`.
+async fn large(db: &Db) -> (PartitionId, PartitionId, Stamp) {
+    let (ids, second) = backlog(db, &["old"]).await;
+    let idle = db.provision("q", &["idle"]).await[0].partition;
+    db.push(idle, -1, 5).await;
+    db.sql(&format!(
+        "insert into queen.partitions (id, queue_id, name)
+        select nextval('queen.partition_numbers') << 12 | i % 4096, q.id, 'e' || i
+        from queen.queues as q cross join generate_series(1, {SEEDS_MAX}) as i where q.name = 'q'"
+    ))
+    .await;
+    (ids[0], idle, second)
+}
+
+async fn scanned(db: &Db, group: GroupId) -> Vec<PartitionId> {
+    let queue = db.provision("q", &["old"]).await[0].queue.id;
+    let ask =
+        Call::Scan { queue, group, shard: 0, shards: 1, after: PartitionId(0), limit: 100, look: 2 * SEEDS_MAX as u32 };
+    let Reply::Scanned { rows, .. } = db.call(ask).await else { panic!() };
+    rows.iter().map(|row| row.partition).collect()
+}
+
+/// What the eager registration of a small queue promises holds of a large one, whose cursors are made when they are needed.
+#[test]
+fn a_registration_on_a_large_queue_makes_no_cursors_and_starts_where_it_would() {
+    on_store(async |db| {
+        let (old, idle, second) = large(&db).await;
+        let ahead = Stamp(ping(&db.client).await.unwrap().0 + 3_600_000_000);
+        let starts = [
+            ("all", Start::All, -1, -1),
+            ("new", Start::New, 9, 4),
+            ("at", Start::At(second), 4, -1),
+            ("ahead", Start::At(ahead), 9, 4),
+        ];
+        let mut groups = Vec::new();
+        for (name, start, ..) in starts {
+            groups.push(db.open("q", name, Contact::Register(start)).await.unwrap().group);
+        }
+        assert_eq!(db.number("select count(*) from queen.cursors").await, 0);
+        assert_eq!(scanned(&db, groups[0]).await, [old, idle]);
+        assert!(scanned(&db, groups[1]).await.is_empty());
+        assert!(scanned(&db, groups[3]).await.is_empty());
+
+        // A timestamp that is rewritten is for partitions met afterwards, not for those that are there.
+        db.sql(
+            "select queen.update_subscription('00000000-0000-0000-0000-000000000001',
+            '{\"group\":\"new\",\"timestamp\":\"2000-01-01T00:00:00Z\"}')",
+        )
+        .await;
+        db.push(old, 9, 3).await;
+        let young = db.provision("q", &["young"]).await[0].partition;
+        db.push(young, -1, 2).await;
+        assert_eq!(scanned(&db, groups[1]).await, [old, young]);
+        assert_eq!(scanned(&db, groups[3]).await, [old]);
+        for (i, (name, _, first, other)) in starts.into_iter().enumerate() {
+            let rows = db.seed(groups[i], Start::All, &[old, idle]).await;
+            assert_eq!(rows[0].unwrap().row.committed, Offset(first), "{name}");
+            assert_eq!(rows[1].unwrap().row.committed, Offset(other), "{name}");
+        }
+    });
+}
+
+/// An ack without a lease finds the cursor that a registration would have made, and only that one.
+#[test]
+fn an_ack_finds_the_cursor_that_a_large_registration_left_to_be_made() {
+    on_store(async |db| {
+        let (old, ..) = large(&db).await;
+        let group = db.open("q", "new", Contact::Register(Start::New)).await.unwrap().group;
+        let find = |partition| Call::FindCursor { partition, group: "new".into() };
+        let Reply::Cursor(Some((found, row))) = db.call(find(old)).await else { panic!() };
+        assert_eq!((found, row.committed), (group, Offset(9)));
+        assert_eq!(db.number("select count(*) from queen.cursors").await, 1);
+        let young = db.provision("q", &["young"]).await[0].partition;
+        assert!(matches!(db.call(find(young)).await, Reply::Cursor(None)));
+    });
+}
+
+/// Counts, retention and a deletion see cursors that are still to be made as if they were there.
+#[test]
+fn what_counts_and_what_removes_sees_the_cursors_of_a_large_registration() {
+    on_store(async |db| {
+        let (old, idle, _) = large(&db).await;
+        let tenant = "00000000-0000-0000-0000-000000000001";
+        db.open("q", "new", Contact::Register(Start::New)).await.unwrap();
+        let groups = format!("select queen.list_groups('{tenant}', '{{\"limit\":10,\"probes\":10}}')->0->>");
+        let partitions = SEEDS_MAX as i64 + 2;
+        assert_eq!(db.number(&format!("select ({groups}'partitionCursors')::bigint")).await, partitions);
+        assert_eq!(db.number(&format!("select ({groups}'totalLag')::bigint")).await, 0);
+        let pending = "select sum(pending)::bigint from queen.partition_counts(array(select id from queen.queues))";
+        assert_eq!(db.number(pending).await, 0);
+        let pending_old = format!("select pending from queen.counts_of(array[{}])", old.0);
+        assert_eq!(db.number(&pending_old).await, 0);
+        let completed = format!("select count(*) from queen.message_standing({}, 9) where status = 'completed'", old.0);
+        assert_eq!(db.number(&completed).await, 1);
+        db.push(old, 9, 3).await;
+        assert_eq!(db.number(&format!("select ({groups}'totalLag')::bigint")).await, 3);
+        assert_eq!((db.number(pending).await, db.number(&pending_old).await), (3, 3));
+        let depth = "select sum(pending)::bigint from queen.group_depth(
+            (select id from queen.queues), (select id from queen.groups), null)";
+        assert_eq!(db.number(depth).await, 3);
+
+        // Retention of completed messages takes what the group passes by, and leaves what it wants.
+        db.sql(
+            "update queen.queues set retention_enabled = true, completed_retention_seconds = 1;
+            update queen.segments set created_at = created_at - interval '10 minutes'",
+        )
+        .await;
+        for partition in [old, idle] {
+            db.sql(&format!(
+                "insert into queen.retention_marks (partition_id, look_at) values ({}, clock_timestamp());
+                select queen.retain_step('{tenant}', '{{\"limit\":100,\"periodMs\":1000}}')",
+                partition.0
+            ))
+            .await;
+        }
+        let starts = format!("select log_start from queen.partitions where id = {}", idle.0);
+        assert_eq!(db.number(&starts).await, 5);
+
+        let deleted = format!(
+            "select (queen.delete_group('{tenant}', '{{\"group\":\"new\",\"metadata\":false}}')->>'deleted')::bigint"
+        );
+        assert_eq!(db.number(&deleted).await, partitions);
+        assert_eq!(db.number("select count(*) from queen.groups where seed_at is null and mode = 'new'").await, 1);
     });
 }

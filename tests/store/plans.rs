@@ -168,7 +168,10 @@ async fn judge_all(db: &Db, round: u8) {
         ("open_group queue mode", open("q", QUEUE_MODE, Contact::QueueMode)),
         ("open_group pinned", open("q", "h", Contact::Pinned)),
         ("open_group new queue", open(&format!("other{round}"), "g", Contact::Register(at))),
-        ("scan", Call::Scan { queue, group, shard: 1, shards: 3, after: PartitionId(5_000 << 12), limit: 100 }),
+        (
+            "scan",
+            Call::Scan { queue, group, shard: 1, shards: 3, after: PartitionId(5_000 << 12), limit: 100, look: 500 },
+        ),
         ("find_cursor", Call::FindCursor { partition: p, group: QUEUE_MODE.into() }),
         ("read_keys", read_keys(false, None)),
         ("read_keys newest", read_keys(true, Some(Stamp(0)))),

@@ -3,7 +3,8 @@
 use crate::support::*;
 use queen_shards::command::{Record, Start};
 use queen_shards::effect::{Call, Contact, KeysRow, LeaseMust, Reply, ScanRow};
-use queen_shards::ids::{Offset, PartitionId, Stamp};
+use queen_shards::ids::{GroupId, Offset, PartitionId, QueueId, Stamp};
+use std::sync::Arc;
 
 async fn keys(
     db: &Db,
@@ -127,29 +128,42 @@ fn a_scan_pages_over_what_a_group_has_left_of_one_shard() {
         want.retain(|p| *p != rows[20].partition);
         want.sort();
 
-        let mut found = Vec::new();
-        for shard in 0..3u32 {
-            let mut after = PartitionId(0);
-            loop {
-                let ask = Call::Scan { queue, group: g, shard, shards: 3, after, limit: 5 };
-                let Reply::Scanned { rows: page, now } = db.call(ask).await else { panic!() };
-                assert!(now <= ping(&db.client).await.unwrap());
-                assert!(page.is_sorted_by_key(|row: &ScanRow| row.partition));
-                assert!(
-                    page.iter().all(|row| queen_shards::place::owner_of_partition(row.partition, 3) == shard as usize)
-                );
-                found.extend(page.iter().map(|row| (row.partition, row.cursor.is_some(), row.name.clone())));
-                if page.len() < 5 {
-                    break;
-                }
-                after = page.last().unwrap().partition;
+        // Pages end after so many rows, after so many partitions looked at, or with the queue.
+        for (limit, look) in [(5, 1000), (1000, 4), (3, 7), (1000, 60), (1000, 1000)] {
+            let found = scan_all(&db, queue, g, limit, look).await;
+            assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), want, "{limit} {look}");
+            for (partition, has_cursor, name) in found {
+                let i = rows.iter().position(|row| row.partition == partition).unwrap();
+                assert_eq!((has_cursor, &*name), (i < 40, &*names[i]));
             }
         }
-        found.sort();
-        assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), want);
-        for (partition, has_cursor, name) in found {
-            let i = rows.iter().position(|row| row.partition == partition).unwrap();
-            assert_eq!((has_cursor, &*name), (i < 40, &*names[i]));
-        }
     });
+}
+
+/// What a scan by pages finds of all shards: partition, whether it has a cursor, its name.
+async fn scan_all(
+    db: &Db,
+    queue: QueueId,
+    group: GroupId,
+    limit: u32,
+    look: u32,
+) -> Vec<(PartitionId, bool, Arc<str>)> {
+    let mut found = Vec::new();
+    for shard in 0..3u32 {
+        let mut after = PartitionId(0);
+        loop {
+            let ask = Call::Scan { queue, group, shard, shards: 3, after, limit, look };
+            let Reply::Scanned { rows: page, next, now } = db.call(ask).await else { panic!() };
+            assert!(page.len() <= limit as usize);
+            assert!(now <= ping(&db.client).await.unwrap());
+            assert!(page.is_sorted_by_key(|row: &ScanRow| row.partition));
+            assert!(page.iter().all(|row| queen_shards::place::owner_of_partition(row.partition, 3) == shard as usize));
+            found.extend(page.iter().map(|row| (row.partition, row.cursor.is_some(), row.name.clone())));
+            let Some(next) = next else { break };
+            assert!(after < next && page.last().is_none_or(|row| row.partition <= next));
+            after = next;
+        }
+    }
+    found.sort();
+    found
 }

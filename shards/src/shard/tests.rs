@@ -30,7 +30,7 @@ fn answer(ask: &Call, now: Stamp) -> Reply {
             let (registered, conflation, made) = (false, false, false);
             Reply::Group(Some(GroupRow { queue: queue(), group: GroupId(1), registered, conflation, made }))
         }
-        Call::Scan { .. } => Reply::Scanned { rows: Vec::new(), now },
+        Call::Scan { .. } => Reply::Scanned { rows: Vec::new(), next: None, now },
         Call::Provision { .. } => {
             let (last_offset, log_start) = (Offset(-1), Offset(0));
             let partition = PartitionId(4096);

@@ -45,9 +45,10 @@ impl Store {
             Call::OpenGroup { tenant: _, queue, group, contact } => {
                 Reply::Group(self.open_group(now, rng, queue, group, *contact))
             }
-            Call::Scan { queue, group, shard, shards, after, limit } => {
-                let rows = self.scan(now, *queue, *group, (*shard, *shards), *after, *limit);
-                Reply::Scanned { rows, now }
+            Call::Scan { queue, group, shard, shards, after, limit, look } => {
+                let look = self.look.min(*look as usize);
+                let (rows, next) = self.scan(now, *queue, *group, (*shard, *shards), *after, *limit as usize, look);
+                Reply::Scanned { rows, next, now }
             }
             Call::SeedCursors { group, start, partitions } => {
                 let rows = partitions.iter().map(|id| self.seeded(now, *id, *group, *start)).collect();
@@ -175,8 +176,10 @@ impl Store {
             Some(id) => *id,
             None => {
                 let id = self.numbers.group();
-                self.groups
-                    .insert(id, Group { queue, name: name.clone(), mode: None, high_water: 0, conflation: false });
+                self.groups.insert(
+                    id,
+                    Group { queue, name: name.clone(), mode: None, high_water: 0, seed_at: None, conflation: false },
+                );
                 self.group_names.insert((queue, name.clone()), id);
                 id
             }
@@ -191,10 +194,14 @@ impl Store {
             if first {
                 (group.mode, group.high_water) = (Some((start, now)), high_water);
                 group.conflation = !matches!(contact, Contact::Register(_));
+                group.seed_at = self.sparse.then_some(match start {
+                    Start::At(at) => at.min(now),
+                    _ => now,
+                });
                 made = true;
             }
             // The first registration seeds every partition; a later contact may or may not see to the newer ones.
-            if first || rng.chance(500) {
+            if (first && !self.sparse) || rng.chance(500) {
                 self.seed_all(now, queue, id, start);
             }
         } else if contact == Contact::QueueMode && rng.chance(500) {
@@ -215,22 +222,14 @@ impl Store {
     /// The cursor of a group on a partition, made when missing. Source: data plane 4.4; architecture 13.24.
     fn seeded(&mut self, now: Stamp, id: PartitionId, group: GroupId, start: Start) -> Option<SeededCursor> {
         let partition = self.partitions.get(&id)?;
-        let record = self.groups.get(&group)?;
+        self.groups.get(&group)?;
         let (last_offset, log_start) = (partition.last_offset, partition.log_start);
         if !self.cursors.contains_key(&(id, group)) {
-            let beginning = log_start.plus(-1);
-            let committed = match record.mode {
-                _ if &*record.name == QUEUE_MODE => beginning,
-                Some((Start::All, _)) => beginning,
-                Some((Start::New, _)) if id.0 >> 12 > record.high_water => beginning,
-                Some((Start::New, at)) => self.before(id, at),
-                Some((Start::At(at), _)) => self.before(id, at),
-                None => match start {
-                    Start::All => beginning,
-                    Start::New => last_offset,
-                    Start::At(at) => self.before(id, at),
-                },
-            };
+            let committed = self.seed_of(id, group).unwrap_or_else(|| match start {
+                Start::All => log_start.plus(-1),
+                Start::New => last_offset,
+                Start::At(at) => self.before(id, at),
+            });
             let cursor = Cursor {
                 version: self.numbers.version(),
                 committed,
@@ -248,6 +247,21 @@ impl Store {
         Some(SeededCursor { row: self.cursors[&(id, group)].row(now), last_offset, log_start })
     }
 
+    /// Where the cursor of a group begins in a partition; `None`: that is for the pop to say. Source: queen.seed_of.
+    pub fn seed_of(&self, id: PartitionId, group: GroupId) -> Option<Offset> {
+        let record = &self.groups[&group];
+        let beginning = self.partitions[&id].log_start.plus(-1);
+        let younger = id.0 >> 12 > record.high_water;
+        let since = |start| if younger { start } else { record.seed_at.unwrap_or(start) };
+        match record.mode {
+            _ if &*record.name == QUEUE_MODE => Some(beginning),
+            Some((Start::All, _)) => Some(beginning),
+            Some((Start::New, _)) if younger => Some(beginning),
+            Some((Start::New, at) | (Start::At(at), _)) => Some(self.before(id, since(at))),
+            None => None,
+        }
+    }
+
     /// The offset before the first stored group at or after an instant; the last offset when there is none.
     pub fn before(&self, id: PartitionId, at: Stamp) -> Offset {
         let partition = &self.partitions[&id];
@@ -255,6 +269,7 @@ impl Store {
         rows.find(|(_, row)| row.created_at >= at).map_or(partition.last_offset, |((_, base), _)| base.plus(-1))
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn scan(
         &self,
         now: Stamp,
@@ -262,29 +277,43 @@ impl Store {
         group: GroupId,
         (shard, shards): (u32, u32),
         after: PartitionId,
-        limit: u32,
-    ) -> Vec<ScanRow> {
-        let rows = self.partitions.range(PartitionId(after.0 + 1)..);
-        let mine = rows.filter(|(id, row)| {
-            let cursor = self.cursors.get(&(**id, group));
-            let next = cursor.map_or(Offset(0), |cursor| cursor.committed.plus(1)).max(row.log_start);
-            row.queue == queue && owner_of_partition(**id, shards as usize) == shard as usize && next <= row.last_offset
-        });
-        let read = mine.take(limit as usize).map(|(id, row)| ScanRow {
-            partition: *id,
-            name: row.name.clone(),
-            last_offset: row.last_offset,
-            log_start: row.log_start,
-            last_created_at: row.last_created_at,
-            cursor: self.cursors.get(&(*id, group)).map(|cursor| cursor.row(now)),
-        });
-        read.collect()
+        limit: usize,
+        look: usize,
+    ) -> (Vec<ScanRow>, Option<PartitionId>) {
+        let rows = self.partitions.range(PartitionId(after.0 + 1)..).filter(|(_, row)| row.queue == queue);
+        let mut found = Vec::new();
+        for (i, (id, row)) in rows.enumerate() {
+            let cursor = self.cursors.get(&(*id, group));
+            let committed = match cursor {
+                Some(cursor) => cursor.committed,
+                None => self.seed_of(*id, group).unwrap_or(Offset::NONE),
+            };
+            let next = committed.plus(1).max(row.log_start);
+            if owner_of_partition(*id, shards as usize) == shard as usize && next <= row.last_offset {
+                found.push(ScanRow {
+                    partition: *id,
+                    name: row.name.clone(),
+                    last_offset: row.last_offset,
+                    log_start: row.log_start,
+                    last_created_at: row.last_created_at,
+                    cursor: cursor.map(|cursor| cursor.row(now)),
+                });
+            }
+            if found.len() == limit || i + 1 == look {
+                return (found, Some(*id));
+            }
+        }
+        (found, None)
     }
 
-    fn find_cursor(&self, now: Stamp, partition: PartitionId, group: &Arc<str>) -> Reply {
+    fn find_cursor(&mut self, now: Stamp, partition: PartitionId, group: &Arc<str>) -> Reply {
         let Some(row) = self.partitions.get(&partition) else { return Reply::Cursor(None) };
-        let id = self.group_names.get(&(row.queue, group.clone()));
-        Reply::Cursor(id.and_then(|id| Some((*id, self.cursors.get(&(partition, *id))?.row(now)))))
+        let Some(id) = self.group_names.get(&(row.queue, group.clone())).copied() else { return Reply::Cursor(None) };
+        let record = &self.groups[&id];
+        if record.seed_at.is_some() && partition.0 >> 12 <= record.high_water {
+            self.seeded(now, partition, id, Start::All);
+        }
+        Reply::Cursor(self.cursors.get(&(partition, id)).map(|cursor| (id, cursor.row(now))))
     }
 
     fn read_keys(

@@ -425,7 +425,8 @@ impl Oracle {
             store.groups.iter().filter(|(_, group)| everywhere(group)).find_map(|(id, group)| {
                 let of_queue = store.partitions.iter().filter(|(_, row)| row.queue == group.queue);
                 let missing = of_queue.filter(|(part, row)| {
-                    !store.cursors.contains_key(&(**part, *id)) && row.log_start <= row.last_offset
+                    let begins = store.seed_of(**part, *id).unwrap_or(Offset::NONE);
+                    !store.cursors.contains_key(&(**part, *id)) && begins.plus(1).max(row.log_start) <= row.last_offset
                 });
                 missing.map(|(part, _)| (*part, *id)).next()
             })

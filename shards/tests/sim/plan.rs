@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use queen_shards::command::{QUEUE_MODE, Start};
 use queen_shards::effect::Options;
 use queen_shards::ids::Stamp;
-use queen_shards::limits::{KEYS_PAGE, SEAL_KEYS_MIN};
+use queen_shards::limits::{KEYS_PAGE, READY_LOW, READY_MAX, SEAL_KEYS_MIN};
 use std::sync::Arc;
 
 /// PostgreSQL's clock when the world begins.
@@ -63,6 +63,11 @@ pub struct Plan {
     pub sealing: (usize, u32),
     /// Parts per million that the clocks run wrong.
     pub drift: i64,
+    /// A registration makes no cursors, as on a queue of millions of partitions; and partitions one page of a scan looks at.
+    pub sparse: bool,
+    pub look: usize,
+    /// Lanes in a ready ring: the scan goes on below, and lanes find no room above.
+    pub ring: (usize, usize),
 }
 
 impl Plan {
@@ -118,6 +123,21 @@ impl Plan {
             window_batch: 20,
             sealing: (SEAL_KEYS_MIN, KEYS_PAGE),
             drift: if calm { 0 } else { rng.range(0, 200) as i64 - 100 },
+            sparse: false,
+            look: usize::MAX,
+            ring: (READY_LOW, READY_MAX),
+        }
+    }
+
+    /// Some queues are large beside the memory for them. Decided by a generator of its own.
+    pub fn crowd(&mut self, rng: &mut Rng) {
+        self.sparse = rng.chance(300);
+        if rng.chance(400) {
+            self.look = rng.range(1, 4) as usize;
+        }
+        if rng.chance(400) {
+            let low = rng.range(1, 3) as usize;
+            self.ring = (low, low + rng.below(3) as usize);
         }
     }
 

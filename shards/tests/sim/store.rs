@@ -131,6 +131,8 @@ pub struct Group {
     /// How it was registered, and when.
     pub mode: Option<(Start, Stamp)>,
     pub high_water: i64,
+    /// Kept by a registration that made no cursors. Source: migrations/0015.
+    pub seed_at: Option<Stamp>,
     pub conflation: bool,
 }
 
@@ -204,6 +206,9 @@ pub struct Store {
     pub lost: (u32, Option<Rng>),
     /// Keys in one answer at most, whatever is asked for: pages are there to be met.
     pub keys_page: u64,
+    /// Registrations make no cursors; partitions looked at by one page of a scan.
+    pub sparse: bool,
+    pub look: usize,
     pub numbers: Numbers,
 }
 

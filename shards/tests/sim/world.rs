@@ -138,6 +138,7 @@ impl World {
         plan.seal(&mut Rng::new(seed ^ 0x5ea1));
         plan.break_disks(&mut Rng::new(seed ^ 0xb4d));
         plan.fail_over(&mut Rng::new(seed ^ 0xfa11));
+        plan.crowd(&mut Rng::new(seed ^ 0xc0de));
         let mut oracle = Oracle::new(seed, planted, Coverage::default());
         oracle.solo = plan.solo();
         oracle.disk_fails = plan.faults.disk > 0;
@@ -149,7 +150,9 @@ impl World {
             2_000 + if plan.faults.jumps { 300_000 } else { 0 } + if plan.drift != 0 { 60_000 } else { 0 };
         oracle.stale_us = 3 * plan.latency.1 as i64 + if plan.faults.late > 0 { plan.late_us as i64 * 2 } else { 0 };
         let keys_page = if rng.chance(250) { 12 } else { u64::MAX };
-        let store = Store { planted: Some(planted), busy: plan.faults.busy, keys_page, ..Store::default() };
+        let (sparse, look) = (plan.sparse, plan.look);
+        let busy = plan.faults.busy;
+        let store = Store { planted: Some(planted), busy, keys_page, sparse, look, ..Store::default() };
         let shared = Shared::new(plan.queues.len());
         let mut world = World {
             rng,
@@ -261,6 +264,8 @@ impl World {
                 lane_tail_bytes_max: lane_tail,
                 lanes_kept: if small { 0 } else { LANES_KEPT },
                 lane_idle_us: if small { 300_000 } else { LANE_IDLE_US },
+                ready_low: self.plan.ring.0,
+                ready_max: self.plan.ring.1,
                 window_batch: self.plan.window_batch,
                 seal_keys_min: self.plan.sealing.0,
                 keys_page: self.plan.sealing.1,
