@@ -378,7 +378,7 @@ fn settings(memory: u64, lz4: bool) -> Vec<(&'static str, String)> {
         ("fsync", "on"),
         ("full_page_writes", "on"),
         ("synchronous_commit", "on"),
-        // 3 a shard and a few: enough for 64 shards.
+        // Four a shard for 50 shards, or two a shard for 100, and the control thread's.
         ("max_connections", "220"),
         // Recovery reads at most about this much WAL, a stop writes at most shared_buffers.
         ("max_wal_size", "2GB"),

@@ -30,7 +30,8 @@ pub enum Effect {
     Drained { id: SpoolId, verdict: DrainVerdict },
     /// Exactly one per command that is answered.
     Reply { slot: Slot, verdict: Verdict },
-    /// A watch fired and is gone. A hint: what it saw may be taken by the time the slot asks.
+    /// A watch fired; it fires no more, and is there until `Command::Unwatch`. A hint: what it saw may be taken by the time
+    /// the slot asks.
     Wake { slot: Slot },
 }
 

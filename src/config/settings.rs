@@ -1,7 +1,7 @@
 //! Every setting once, as a row: name, default, range, unit, reason. `docs/settings.md` is printed from these rows.
 //!
 //! A row says whether this version acts on it. *Later* rows belong to a part that is not built yet: the broker says at
-//! boot which of them are set, and where ignoring one would be a lie (`JWT_ENABLED`) it refuses to start.
+//! boot which of them are set.
 //! *Inert* rows are accepted because deployments set them; nothing reads them and nothing needs them.
 //!
 //! Source: operations 1.3.

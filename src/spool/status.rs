@@ -84,7 +84,7 @@ impl Status {
         self.failed.fetch_add(messages, Relaxed);
     }
 
-    /// Messages are on disk. `outage`: because the store did not take them.
+    /// Messages are on disk.
     pub fn written(&self, messages: u64) {
         self.written.fetch_add(messages, Relaxed);
     }
