@@ -271,6 +271,7 @@ impl Shard {
             } else if let Some(floor) = floor
                 && !draft.all_minted
             {
+                lane.window.touch(&draft.keys);
                 let mut sealed: &[Hit] = waiting.probe.as_ref().filter(|_| sealed).map_or(&[], |probe| &probe.hits);
                 for i in 0..draft.count {
                     let key = key_at(&draft.keys, i as usize);

@@ -9,6 +9,7 @@
 //! what is deliverable, nor whether a group conflates: the engine does, by the group's record.
 
 pub mod framed;
+mod inflate;
 pub mod query;
 pub mod render;
 

@@ -7,10 +7,11 @@
 
 use super::fields::Fields;
 use super::{Refused, Result, has_control, zstd_frame};
-use crate::http::json::document;
+use crate::http::json::{Checker, document};
 use bytes::Bytes;
 use queen_shards::frames::{FrameError, Frames, read};
 use queen_shards::ids::MessageId;
+use std::ops::Range;
 
 /// A packed wire group takes at least so many bytes.
 const GROUP_MIN: usize = 12;
@@ -36,6 +37,8 @@ pub struct Message<'a> {
     pub id: MessageId,
     /// Never empty.
     pub transaction_id: &'a str,
+    /// Its transaction id needs no escape in JSON.
+    pub plain: bool,
     /// One JSON document.
     pub payload: &'a str,
     /// The whole frame, its length field included.
@@ -97,10 +100,11 @@ impl Group<'_> {
 ///
 /// One pass over the bytes, no copy, nothing allocated.
 pub fn messages<'a>(frames: &'a [u8], n: u32, index: usize, mut each: impl FnMut(Message<'a>)) -> Result<()> {
-    let mut walk = Frames::new(frames);
+    let (mut walk, mut checker) = (Frames::new(frames), Checker::new(frames));
     for i in 0..n as usize {
         let range = walk.hop().unwrap_or(Err(FrameError::TooFew { wanted: n }));
-        let message = range.map_err(|error| Refused::malformed(error.to_string())).and_then(|at| message(frames, at));
+        let range = range.map_err(|error| Refused::malformed(error.to_string()));
+        let message = range.and_then(|at| message(frames, at, &mut checker));
         each(message.map_err(|refused| refused.at(|| format!("message {}", index + i)))?);
     }
     match walk.hop() {
@@ -109,7 +113,7 @@ pub fn messages<'a>(frames: &'a [u8], n: u32, index: usize, mut each: impl FnMut
     }
 }
 
-fn message(frames: &[u8], at: std::ops::Range<usize>) -> Result<Message<'_>> {
+fn message<'a>(frames: &'a [u8], at: Range<usize>, checker: &mut Checker<'_>) -> Result<Message<'a>> {
     let frame = read(frames, at.clone()).map_err(|error| Refused::malformed(error.to_string()))?;
     if frame.flags != 0 {
         return Err(Refused::malformed(format!("frame flags {:#04x} are not a client's to set", frame.flags)));
@@ -120,10 +124,16 @@ fn message(frames: &[u8], at: std::ops::Range<usize>) -> Result<Message<'_>> {
     if frame.transaction_id.is_empty() {
         return Err(Refused::malformed("the transaction id is empty"));
     }
-    if has_control(frame.transaction_id) {
+    let payload_at = at.end - frame.payload.len()..at.end;
+    let text_at = payload_at.start - frame.transaction_id.len()..payload_at.start;
+    let plain = checker.is_plain(text_at);
+    if !plain && has_control(frame.transaction_id) {
         return Err(Refused::Control);
     }
-    let payload = document(frame.payload)
-        .map_err(|e| Refused::malformed(format!("the payload is not JSON: {}", e.describe(frame.payload))))?;
-    Ok(Message { id: frame.id, transaction_id: frame.transaction_id, payload, frame: &frames[at] })
+    let payload = match std::str::from_utf8(frame.payload) {
+        Ok(payload) if checker.accepts(payload_at) => payload,
+        _ => document(frame.payload)
+            .map_err(|e| Refused::malformed(format!("the payload is not JSON: {}", e.describe(frame.payload))))?,
+    };
+    Ok(Message { id: frame.id, transaction_id: frame.transaction_id, plain, payload, frame: &frames[at] })
 }

@@ -5,8 +5,8 @@
 //! high half chooses the sub-table, its low half is the hash there.
 
 use super::slab::{Position, Slab};
+use super::table::Table;
 use crate::ids::Key;
-use hashbrown::HashTable;
 
 /// Keys per sub-table on the average. One about to split has twice as many: re-entering them takes about 0.3 ms.
 const TABLE_KEYS: usize = 3072;
@@ -15,7 +15,7 @@ const TIDY_BYTES_PER_KEY: usize = 24;
 
 #[derive(Debug, Default)]
 pub struct Index {
-    tables: Vec<HashTable<u32>>,
+    tables: Vec<Table>,
     /// Heap bytes of the tables.
     bytes: usize,
     /// The sub-table that is tidied next.
@@ -26,7 +26,7 @@ impl Index {
     /// Enters the position of a key unless the key is here already; whether it was entered.
     pub fn enter(&mut self, slab: &Slab, key: Key, position: Position) -> bool {
         if self.tables.is_empty() {
-            self.tables.push(HashTable::new());
+            self.tables.push(Table::default());
         }
         if self.tables.len() * TABLE_KEYS < slab.len() {
             self.split(slab);
@@ -38,8 +38,13 @@ impl Index {
         if self.tables[number].len() == self.tables[number].capacity() {
             self.make_room(number, slab);
         }
-        self.tables[number].insert_unique(hash(key), position.0, |&p| hash_at(slab, p));
+        self.tables[number].insert(hash(key), position.0);
         true
+    }
+
+    /// Reads ahead what [`find`](Index::find) and [`enter`](Index::enter) will read; nothing that means anything.
+    pub fn touch(&self, key: Key) -> u8 {
+        self.tables.get(table_of(key, self.tables.len())).map_or(0, |table| table.touch(hash(key)))
     }
 
     /// The position of a key that is in the slab.
@@ -51,7 +56,7 @@ impl Index {
     /// Puts `heir` in the place of `position`, both of one key.
     pub fn replace(&mut self, key: Key, position: Position, heir: Position) {
         let number = table_of(key, self.tables.len());
-        if let Some(entry) = self.tables[number].find_mut(hash(key), |&p| p == position.0) {
+        if let Some(entry) = self.tables[number].find_mut(hash(key), |p| p == position.0) {
             *entry = heir.0;
         }
     }
@@ -63,7 +68,7 @@ impl Index {
         }
         self.next_tidied = (self.next_tidied + 1) % self.tables.len();
         let table = &mut self.tables[self.next_tidied];
-        table.retain(|&mut p| slab.holds(Position(p)));
+        table.retain(|p| slab.holds(Position(p)));
         if 4 * table.len() < table.capacity() {
             self.rebuild(self.next_tidied, slab);
         }
@@ -71,13 +76,13 @@ impl Index {
 
     /// Heap bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes + self.tables.capacity() * size_of::<HashTable<u32>>()
+        self.bytes + self.tables.capacity() * size_of::<Table>()
     }
 
     /// Lets entries of freed chunks lapse; makes the sub-table larger where that is not enough.
     fn make_room(&mut self, number: usize, slab: &Slab) {
         let table = &mut self.tables[number];
-        table.retain(|&mut p| slab.holds(Position(p)));
+        table.retain(|p| slab.holds(Position(p)));
         if table.capacity() - table.len() <= table.len() / 8 {
             self.rebuild(number, slab);
         }
@@ -85,12 +90,12 @@ impl Index {
 
     fn rebuild(&mut self, number: usize, slab: &Slab) {
         let old = std::mem::take(&mut self.tables[number]);
-        let mut new = HashTable::with_capacity(roomy(old.len()));
-        for &p in &old {
-            new.insert_unique(hash_at(slab, p), p, |&p| hash_at(slab, p));
+        let mut new = Table::with_capacity(roomy(old.len()));
+        for p in old.iter() {
+            new.insert(hash_at(slab, p), p);
         }
-        self.bytes += new.allocation_size();
-        self.bytes -= old.allocation_size();
+        self.bytes += new.bytes();
+        self.bytes -= old.bytes();
         self.tables[number] = new;
     }
 
@@ -99,15 +104,15 @@ impl Index {
         let count = self.tables.len();
         let number = count - (1 << count.ilog2());
         let old = std::mem::take(&mut self.tables[number]);
-        let live = old.iter().filter_map(|&p| Some((slab.key(Position(p))?, p)));
+        let live = old.iter().filter_map(|p| Some((slab.key(Position(p))?, p)));
         let (stay, go): (Vec<_>, Vec<_>) = live.partition(|&(key, _)| table_of(key, count + 1) == number);
-        self.bytes -= old.allocation_size();
+        self.bytes -= old.bytes();
         let mut table_with = |keys: Vec<(Key, u32)>| {
-            let mut table = HashTable::with_capacity(roomy(keys.len()));
+            let mut table = Table::with_capacity(roomy(keys.len()));
             for (key, p) in keys {
-                table.insert_unique(hash(key), p, |&p| hash_at(slab, p));
+                table.insert(hash(key), p);
             }
-            self.bytes += table.allocation_size();
+            self.bytes += table.bytes();
             table
         };
         let (stay, go) = (table_with(stay), table_with(go));
@@ -116,13 +121,14 @@ impl Index {
     }
 }
 
-/// Capacity for so many entries and an eighth more, so that making room pays for a while.
+/// Capacity for so many entries and half as many more, so that making room pays for a while: twice from one split of a
+/// sub-table to the next.
 fn roomy(entries: usize) -> usize {
-    entries + entries / 8 + 3
+    entries + entries / 2 + 12
 }
 
-fn find(table: &HashTable<u32>, slab: &Slab, key: Key) -> Option<Position> {
-    table.find(hash(key), |&p| slab.key(Position(p)) == Some(key)).map(|&p| Position(p))
+fn find(table: &Table, slab: &Slab, key: Key) -> Option<Position> {
+    table.find(hash(key), |p| slab.key(Position(p)) == Some(key)).map(Position)
 }
 
 /// The sub-table of a key among `count`: as many bits as the next power of two takes, one fewer where that is too far.

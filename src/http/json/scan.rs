@@ -142,7 +142,7 @@ pub fn next_special(bytes: &[u8], mut at: usize) -> usize {
 /// Bit `i` is set where byte `i` ends a plain run.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn specials(chunk: &[u8; 16]) -> u32 {
+pub(super) fn specials(chunk: &[u8; 16]) -> u32 {
     use std::arch::x86_64::*;
     // SAFETY: SSE2 is part of x86-64, and the load reads exactly the sixteen bytes of `chunk`, aligned or not.
     unsafe {
@@ -154,21 +154,12 @@ fn specials(chunk: &[u8; 16]) -> u32 {
     }
 }
 
-/// Bit `i` is set where byte `i` ends a plain run; above the lowest such bit others may be set as well.
+/// Bit `i` is set where byte `i` ends a plain run.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-fn specials(chunk: &[u8; 16]) -> u32 {
-    const ONES: u128 = u128::MAX / 255;
-    // The lowest high bit set is exact in each of the three; borrows only disturb bytes above it.
-    let has_zero = |word: u128| word.wrapping_sub(ONES) & !word;
-    let word = u128::from_le_bytes(*chunk);
-    let quotes = has_zero(word ^ (ONES * b'"' as u128));
-    let backslashes = has_zero(word ^ (ONES * b'\\' as u128));
-    let controls = word.wrapping_sub(ONES * 0x20) & !word;
-    match (quotes | backslashes | controls) & (ONES << 7) {
-        0 => 0,
-        found => 1 << (found.trailing_zeros() / 8),
-    }
+pub(super) fn specials(chunk: &[u8; 16]) -> u32 {
+    let bit = |(i, byte): (usize, &u8)| u32::from(matches!(byte, b'"' | b'\\' | ..0x20)) << i;
+    chunk.iter().enumerate().map(bit).sum()
 }
 
 /// See the module.
@@ -477,7 +468,7 @@ pub fn document(bytes: &[u8]) -> Result<&str> {
     Ok(scan.body)
 }
 
-fn hex_digits(bytes: &[u8], at: usize) -> bool {
+pub(super) fn hex_digits(bytes: &[u8], at: usize) -> bool {
     bytes.get(at..at + 4).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 

@@ -5,7 +5,8 @@
 //! Holds: a record is sent only if its readers can read it, as far as that shows without inflating; no answer has a
 //! frame that is encrypted; a claim without a message is left out. Source: binary forms 9.3, 12, 13.2, 15.5.
 
-use super::render::{Answer, Damaged, Fault, RAW_LEN_MAX, wanted, with_frames};
+use super::inflate::with_frames;
+use super::render::{Answer, Damaged, Fault, RAW_LEN_MAX, wanted};
 use crate::http::json::push_int;
 use crate::wire::pop::{CLAIM_ROOM, ClaimHead, Head, RECORD_ROOM, Writer, fits};
 use queen_shards::command::{Claim, Codec, Record};
@@ -108,7 +109,7 @@ fn push_whole(writer: &mut Writer, record: &Record) -> Result<(), Fault> {
 
 /// The wanted frames of a record, raw: a reader cannot tell them from a record.
 fn push_part(writer: &mut Writer, record: &Record, wanted: Range<u32>) -> Result<(), Fault> {
-    with_frames(record, |frames| {
+    with_frames(record, true, |frames| {
         let at = slice(frames, wanted.start, wanted.len() as u32).map_err(Fault::Frames)?;
         let base = record.base.plus(wanted.start as i64);
         writer.record(base, record.created_at, wanted.len() as u32, Codec::Raw, &frames[at]);

@@ -3,19 +3,17 @@
 //! A payload is copied once, from the record's frames into the body; a packed record is inflated into a buffer that
 //! the thread keeps. A record that does not parse fails the whole answer: no consumer gets a part of a broken one.
 
+use super::inflate::with_frames;
 use crate::cipher::{self, Cipher};
 use crate::http::json::text::{push_int, push_quoted, push_uuid};
 use crate::http::json::time::push_stamp;
-use queen_shards::command::{Claim, Codec, Record};
+use queen_shards::command::{Claim, Record};
 use queen_shards::frames::{Frame, FrameError, Frames, read};
 use queen_shards::ids::{LeaseId, Offset, PartitionId};
-use std::cell::RefCell;
 use std::fmt;
 
 /// Largest inflated record: official readers refuse more. Source: binary forms 16.
 pub(super) const RAW_LEN_MAX: u32 = 1 << 30;
-/// Inflated bytes that a thread keeps room for between answers.
-const SCRATCH_KEPT: usize = 4 << 20;
 /// Bytes of a message beside names, payload and transaction id.
 const MESSAGE_ROOM: usize = 330;
 
@@ -178,7 +176,8 @@ fn push_claim(out: &mut Vec<u8>, claim: &Claim, answer: &Answer<'_>, lease: &[u8
         push_stamp(&mut tail, record.created_at);
         tail.extend_from_slice(&common);
         let rest = Rest { tail: &tail, cipher: answer.cipher };
-        with_frames(record, |frames| push_record(out, record, frames, wanted, rest)).map_err(|why| Damaged {
+        let part = wanted.len() < record.count as usize;
+        with_frames(record, part, |frames| push_record(out, record, frames, wanted, rest)).map_err(|why| Damaged {
             partition: claim.partition,
             base: record.base,
             why,
@@ -201,7 +200,7 @@ pub(in crate::http) fn each_frame(
         }
         if n == record.count { Ok(()) } else { Err(Fault::Count) }
     };
-    with_frames(record, walk).map_err(|why| Damaged { partition, base: record.base, why })
+    with_frames(record, false, walk).map_err(|why| Damaged { partition, base: record.base, why })
 }
 
 fn push_record(
@@ -261,47 +260,6 @@ fn push_message(out: &mut Vec<u8>, frame: &Frame<'_>, rest: Rest<'_>) {
         }
     }
     out.extend_from_slice(rest.tail);
-}
-
-struct Inflater {
-    decompressor: zstd::bulk::Decompressor<'static>,
-    scratch: Vec<u8>,
-}
-
-thread_local! {
-    static INFLATER: RefCell<Option<Inflater>> = const { RefCell::new(None) };
-}
-
-/// Runs `use_frames` on the record's inflated frames; they are of the stored size.
-pub(super) fn with_frames<T>(record: &Record, use_frames: impl FnOnce(&[u8]) -> Result<T, Fault>) -> Result<T, Fault> {
-    let raw_len = record.raw_len as usize;
-    match (&record.frames, record.codec) {
-        (Some(frames), _) => use_frames(frames),
-        (None, Codec::Raw) if record.body.len() == raw_len => use_frames(&record.body),
-        (None, Codec::Raw) => Err(Fault::Size),
-        (None, Codec::Zstd) => INFLATER.with_borrow_mut(|inflater| {
-            // Nothing is allocated for a size that the two places where it is written do not agree on.
-            let says = zstd::zstd_safe::get_frame_content_size(&record.body).map_err(|_| Fault::Packed)?;
-            if says != Some(raw_len as u64) || record.raw_len > RAW_LEN_MAX {
-                return Err(Fault::Size);
-            }
-            if inflater.is_none() {
-                let decompressor = zstd::bulk::Decompressor::new().map_err(|_| Fault::Packed)?;
-                *inflater = Some(Inflater { decompressor, scratch: Vec::new() });
-            }
-            let Inflater { decompressor, scratch } = inflater.as_mut().ok_or(Fault::Packed)?;
-            scratch.clear();
-            scratch.reserve(raw_len);
-            let inflated = match decompressor.decompress_to_buffer(&record.body, scratch) {
-                Ok(len) if len == raw_len => use_frames(scratch),
-                _ => Err(Fault::Packed),
-            };
-            if scratch.capacity() > SCRATCH_KEPT {
-                *scratch = Vec::new();
-            }
-            inflated
-        }),
-    }
 }
 
 #[cfg(test)]

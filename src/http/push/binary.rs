@@ -133,7 +133,10 @@ pub(crate) fn of_packed<'a>(
         items.reserve(group.n as usize);
         ids.reserve(group.n as usize);
         let checked = packed::messages(frames, group.n, ids.len(), |message| {
-            let transaction_id = Some(quotable(message.transaction_id));
+            let transaction_id = Some(match message.plain {
+                true => Cow::Borrowed(message.transaction_id),
+                false => Cow::Owned(message.transaction_id.to_owned()),
+            });
             let (payload, frame) = (message.payload, Some(message.frame));
             items.push(Item { lane, transaction_id, trace: None, payload, frame });
             ids.push(message.id);

@@ -1,5 +1,6 @@
 use super::*;
 use bytes::Bytes;
+use queen_shards::command::Codec;
 use queen_shards::frames::{FrameHead, FrameWriter};
 use queen_shards::ids::{GroupId, MessageId, Stamp};
 
