@@ -67,7 +67,7 @@ fn a_push_wakes_a_poll_that_is_parked_at_the_other_broker() {
 }
 
 /// Times from a push at one broker to the delivery to a poll that is parked at the other one, in order.
-fn wakes_across(a: &Broker, b: &Broker, pushes: usize) -> Vec<Duration> {
+pub fn wakes_across(a: &Broker, b: &Broker, pushes: usize) -> Vec<Duration> {
     let q = unique("across");
     a.push_keys(&q, "first", &["first"]);
     assert_eq!(b.pop(&q, &format!("{ALL}&autoAck=true")).keys(), ["first"]);
@@ -83,6 +83,11 @@ fn wakes_across(a: &Broker, b: &Broker, pushes: usize) -> Vec<Duration> {
     took
 }
 
+/// The time that so many per mille of sorted ones do not exceed.
+pub fn p(took: &[Duration], per_mille: usize) -> Duration {
+    took[(took.len() * per_mille / 1000).min(took.len() - 1)]
+}
+
 /// Reliability F13: without a link p99 within a second, which reading the log keeps. With one, LISTEN, half of them within
 /// the 50 ms that are aimed at also where the machine is busy, and none waits for a read's turn.
 #[test]
@@ -94,9 +99,8 @@ fn a_push_wakes_a_poll_at_the_other_broker_by_hint_sooner_than_by_reading() {
         // Until both have heard themselves: the first hints find nobody.
         eventually("polls wake in time", || (wakes_across(&a, &b, 1)[0] < p50_max).then_some(()));
         let took = wakes_across(&a, &b, PUSHES);
-        let p = |per_mille: usize| took[(PUSHES * per_mille / 1000).min(PUSHES - 1)];
-        println!("sync {sync}: p50 {:?}, p99 {:?}, most {:?}", p(500), p(990), p(1000));
-        assert!(p(500) <= p50_max && p(990) <= p99_max, "{took:?}");
+        println!("sync {sync}: p50 {:?}, p99 {:?}, most {:?}", p(&took, 500), p(&took, 990), p(&took, 1000));
+        assert!(p(&took, 500) <= p50_max && p(&took, 990) <= p99_max, "{took:?}");
     }
 }
 
