@@ -163,11 +163,12 @@ impl Control {
         loop {
             self.follower.wait(pause).await;
             let asked = self.follower.take_asked();
-            let read = match other_store {
-                false => self.read_log(&pulse).await.transpose(),
-                true => self.change_store(&pulse, &target, &facts, &incarnation).await.map(Ok),
-            };
-            // Read again at once, as a store that is met for the first time.
+            let mut read = if other_store { None } else { self.read_log(&pulse).await.transpose() };
+            if read.is_none() {
+                // Until the shards know it they are refused: nothing is tried.
+                self.tell_pulse(None, true).await;
+                read = self.change_store(&pulse, &target, &facts, &incarnation).await.map(Ok);
+            }
             other_store = read.is_none();
             let read = read.unwrap_or_else(|| Err(StoreError::Unavailable("the store is another one".into())));
             missed = match read {
@@ -207,8 +208,8 @@ impl Control {
         Ok(Some(read))
     }
 
-    /// Another store answers, after a failover or a restore: begins there as a broker that has just been started. Until the
-    /// shards hear of it they are refused there. `None`: it could not be begun yet, or the broker ends.
+    /// Another store answers, after a failover, a restore or a restart: begins there as a broker that has just been started.
+    /// Until the shards hear of it they are refused there. `None`: it could not be begun yet, or the broker ends.
     ///
     /// Source: architecture 13, rule 12.
     async fn change_store(
@@ -227,7 +228,16 @@ impl Control {
         let read = self.begin(pulse).await?;
         let incarnation = self.follower.incarnation()?;
         let before = was.replace(incarnation.clone());
-        if before != incarnation {
+        if before == incarnation {
+            // It was another one for a moment only.
+        } else if store::log::started_again(&before, &incarnation) {
+            crate::info!(
+                "db",
+                "PostgreSQL was started again, perhaps on an older copy: what this broker remembered of it is dropped",
+                was = before,
+                is = incarnation,
+            );
+        } else {
             crate::warning!(
                 "db",
                 "PostgreSQL is not the one it was, after a failover or a restore: what this broker remembered of it is dropped",
