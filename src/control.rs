@@ -7,6 +7,7 @@
 //! because the kernel ends it with the thread that started it.
 
 use crate::config::Postgres;
+use crate::core_thread::Bell;
 use crate::embedded::{Embedded, Status};
 use crate::follow::Follower;
 use crate::hints::Hints;
@@ -82,6 +83,8 @@ struct Control {
     pages: RefCell<Option<Rc<Conn>>>,
     follower: Rc<Follower>,
     hints: Hints,
+    /// A redrive was asked for here.
+    redrives: Rc<Bell>,
     /// Of the changes that this thread makes.
     writer: Writer,
     finished: Cell<usize>,
@@ -97,6 +100,7 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
         history,
         follower: Rc::new(Follower::new(broker)),
         hints: Hints::new(broker),
+        redrives: Rc::default(),
         writer: Writer::new(broker),
         shared,
         started,
@@ -181,7 +185,11 @@ impl Control {
                 Err(_) if other_store => BOOT_PAUSE,
                 Err(_) => PULSE,
                 Ok(_) if self.shared.metrics.parked().is_empty() => PULSE,
+                // Nobody else commits; one that joins is met before it does.
+                Ok(read) if read.alone => PULSE,
                 Ok(read) if read.news => LOG_BUSY,
+                // A hint comes first, and one that is lost costs half a second.
+                Ok(_) if self.hints.hears() => PULSE,
                 Ok(_) => LOG_PARKED,
             };
             let heard = read.is_ok();
@@ -307,7 +315,7 @@ impl Control {
         // A pop that comes reads the log itself.
         let heard = Rc::new(move || {
             if !metrics.parked().is_empty() {
-                follower.hurry();
+                follower.hint();
             }
         });
         let listen = self.hints.listen(target, self.name("listener"), &notify, heard);
@@ -406,8 +414,8 @@ impl Control {
         rt::spawn(jobs::keep_history(config.clone(), self.history.clone(), call));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| {
-            if call.function == StateFn::ClaimTask {
-                // What this broker's spool may need is known before anything is forgotten.
+            if call.function == StateFn::MarkPartitions {
+                // A sweep begins: what this broker's spool may need is known before anything is forgotten.
                 control.tell_floor(&on, false).await;
             }
             control.call(&on, &call).await
@@ -417,7 +425,7 @@ impl Control {
         let call = async move |call: StateCall| control.call(&on, &call).await;
         let control = self.clone();
         let changed = async move |tenant: TenantId, queue: &str| control.queue_changed(tenant, queue).await;
-        rt::spawn(jobs::redrive(config.clone(), keys, call, changed));
+        rt::spawn(jobs::redrive(config.clone(), keys, self.redrives.clone(), call, changed));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::count_queues(config.clone(), call));
@@ -493,13 +501,16 @@ impl Control {
     }
 
     async fn state(self: Rc<Self>, slot: queen_shards::ids::Slot, call: StateCall) {
+        let function = call.function;
         let conn = if call.function.only_reads() { self.pages.borrow().clone() } else { self.admin.borrow().clone() };
         let reply = match conn {
             Some(conn) => self.call(&conn, &call).await,
             None => Err(StoreError::Unavailable("the store has not been reached yet".into())),
         };
-        if let Err(error) = &reply {
-            store::log_error(error);
+        match &reply {
+            Err(error) => store::log_error(error),
+            Ok(_) if function == StateFn::StartRedrive => self.redrives.ring(),
+            Ok(_) => {}
         }
         self.shared.hub.send_wait(slot.shard(), Mail::StateReply { slot, reply }).await;
     }

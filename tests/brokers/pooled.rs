@@ -3,7 +3,9 @@
 
 use super::ALL;
 use super::sees::{p, wakes_across};
-use crate::harness::{Broker, Postgres, Setup, as_postgres, eventually, free_port, give_to_postgres, scratch_dir, spawn, unique};
+use crate::harness::{
+    Broker, Postgres, Setup, as_postgres, eventually, free_port, give_to_postgres, scratch_dir, spawn, unique,
+};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

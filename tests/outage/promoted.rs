@@ -55,7 +55,9 @@ fn a_promoted_standby_has_all_that_was_answered() {
     let (producers, consumed) = std::thread::scope(|scope| {
         let producers: Vec<_> = ["a", "b", "c"].into_iter().map(|p| scope.spawn(move || produce(p))).collect();
         let consumer = scope.spawn(|| consume(&broker, "q", &over));
-        eventually("messages are consumed", || (100.0 <= broker.metric("queen_process_ack_messages_total")?).then_some(()));
+        eventually("messages are consumed", || {
+            (100.0 <= broker.metric("queen_process_ack_messages_total")?).then_some(())
+        });
         primary.kill_9();
         died.store(true, Relaxed);
         eventually("the broker knows", || (broker.get("/health").status == 503).then_some(()));
@@ -89,8 +91,7 @@ fn a_promoted_standby_has_all_that_was_answered() {
 
     let rest = broker.drain("q", "consumerGroup=g&batch=1000&partitions=64&wait=true&timeout=500", "g");
     let acked: std::collections::BTreeSet<&str> = consumed.iter().map(|key| &**key).collect();
-    let came_again: Vec<&str> =
-        rest.iter().map(|m| &*m.transaction_id).filter(|key| acked.contains(key)).collect();
+    let came_again: Vec<&str> = rest.iter().map(|m| &*m.transaction_id).filter(|key| acked.contains(key)).collect();
     assert!(came_again.is_empty(), "acked before: {came_again:?}");
     assert_eq!(acked.len(), consumed.len(), "acked twice");
 }
