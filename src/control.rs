@@ -7,6 +7,7 @@
 //! because the kernel ends it with the thread that started it.
 
 use crate::config::Postgres;
+use crate::core_thread::Bell;
 use crate::embedded::{Embedded, Status};
 use crate::follow::Follower;
 use crate::hints::Hints;
@@ -82,6 +83,8 @@ struct Control {
     pages: RefCell<Option<Rc<Conn>>>,
     follower: Rc<Follower>,
     hints: Hints,
+    /// A redrive was asked for here.
+    redrives: Rc<Bell>,
     /// Of the changes that this thread makes.
     writer: Writer,
     finished: Cell<usize>,
@@ -97,6 +100,7 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
         history,
         follower: Rc::new(Follower::new(broker)),
         hints: Hints::new(broker),
+        redrives: Rc::default(),
         writer: Writer::new(broker),
         shared,
         started,
@@ -163,11 +167,12 @@ impl Control {
         loop {
             self.follower.wait(pause).await;
             let asked = self.follower.take_asked();
-            let read = match other_store {
-                false => self.read_log(&pulse).await.transpose(),
-                true => self.change_store(&pulse, &target, &facts, &incarnation).await.map(Ok),
-            };
-            // Read again at once, as a store that is met for the first time.
+            let mut read = if other_store { None } else { self.read_log(&pulse).await.transpose() };
+            if read.is_none() {
+                // Until the shards know it they are refused: nothing is tried.
+                self.tell_pulse(None, true).await;
+                read = self.change_store(&pulse, &target, &facts, &incarnation).await.map(Ok);
+            }
             other_store = read.is_none();
             let read = read.unwrap_or_else(|| Err(StoreError::Unavailable("the store is another one".into())));
             missed = match read {
@@ -180,7 +185,11 @@ impl Control {
                 Err(_) if other_store => BOOT_PAUSE,
                 Err(_) => PULSE,
                 Ok(_) if self.shared.metrics.parked().is_empty() => PULSE,
+                // Nobody else commits; one that joins is met before it does.
+                Ok(read) if read.alone => PULSE,
                 Ok(read) if read.news => LOG_BUSY,
+                // A hint comes first, and one that is lost costs half a second.
+                Ok(_) if self.hints.hears() => PULSE,
                 Ok(_) => LOG_PARKED,
             };
             let heard = read.is_ok();
@@ -207,8 +216,8 @@ impl Control {
         Ok(Some(read))
     }
 
-    /// Another store answers, after a failover or a restore: begins there as a broker that has just been started. Until the
-    /// shards hear of it they are refused there. `None`: it could not be begun yet, or the broker ends.
+    /// Another store answers, after a failover, a restore or a restart: begins there as a broker that has just been started.
+    /// Until the shards hear of it they are refused there. `None`: it could not be begun yet, or the broker ends.
     ///
     /// Source: architecture 13, rule 12.
     async fn change_store(
@@ -227,7 +236,16 @@ impl Control {
         let read = self.begin(pulse).await?;
         let incarnation = self.follower.incarnation()?;
         let before = was.replace(incarnation.clone());
-        if before != incarnation {
+        if before == incarnation {
+            // It was another one for a moment only.
+        } else if store::log::started_again(&before, &incarnation) {
+            crate::info!(
+                "db",
+                "PostgreSQL was started again, perhaps on an older copy: what this broker remembered of it is dropped",
+                was = before,
+                is = incarnation,
+            );
+        } else {
             crate::warning!(
                 "db",
                 "PostgreSQL is not the one it was, after a failover or a restore: what this broker remembered of it is dropped",
@@ -297,7 +315,7 @@ impl Control {
         // A pop that comes reads the log itself.
         let heard = Rc::new(move || {
             if !metrics.parked().is_empty() {
-                follower.hurry();
+                follower.hint();
             }
         });
         let listen = self.hints.listen(target, self.name("listener"), &notify, heard);
@@ -396,8 +414,8 @@ impl Control {
         rt::spawn(jobs::keep_history(config.clone(), self.history.clone(), call));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| {
-            if call.function == StateFn::ClaimTask {
-                // What this broker's spool may need is known before anything is forgotten.
+            if call.function == StateFn::MarkPartitions {
+                // A sweep begins: what this broker's spool may need is known before anything is forgotten.
                 control.tell_floor(&on, false).await;
             }
             control.call(&on, &call).await
@@ -407,7 +425,7 @@ impl Control {
         let call = async move |call: StateCall| control.call(&on, &call).await;
         let control = self.clone();
         let changed = async move |tenant: TenantId, queue: &str| control.queue_changed(tenant, queue).await;
-        rt::spawn(jobs::redrive(config.clone(), keys, call, changed));
+        rt::spawn(jobs::redrive(config.clone(), keys, self.redrives.clone(), call, changed));
         let (control, on) = (self.clone(), conn.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::count_queues(config.clone(), call));
@@ -483,13 +501,16 @@ impl Control {
     }
 
     async fn state(self: Rc<Self>, slot: queen_shards::ids::Slot, call: StateCall) {
+        let function = call.function;
         let conn = if call.function.only_reads() { self.pages.borrow().clone() } else { self.admin.borrow().clone() };
         let reply = match conn {
             Some(conn) => self.call(&conn, &call).await,
             None => Err(StoreError::Unavailable("the store has not been reached yet".into())),
         };
-        if let Err(error) = &reply {
-            store::log_error(error);
+        match &reply {
+            Err(error) => store::log_error(error),
+            Ok(_) if function == StateFn::StartRedrive => self.redrives.ring(),
+            Ok(_) => {}
         }
         self.shared.hub.send_wait(slot.shard(), Mail::StateReply { slot, reply }).await;
     }

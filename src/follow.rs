@@ -7,7 +7,7 @@
 //! and nothing is read with them from another one. Source: architecture 13, rules 10 to 12.
 
 use crate::core_thread::Bell;
-use crate::limits::{ALONE_MAX, LOG_SILENCE_MAX};
+use crate::limits::{ALONE_MAX, HINT_PERIOD_MIN, LOG_SILENCE_MAX};
 use crate::mail::{Mail, Shared, now};
 use crate::rt;
 use crate::store::log::{self, News, Positions};
@@ -30,6 +30,7 @@ pub struct Follower {
     /// Who waits for the next read.
     asked: RefCell<Vec<Slot>>,
     bell: Bell,
+    hinted: Bell,
 }
 
 impl Follower {
@@ -40,6 +41,7 @@ impl Follower {
             read_at: Cell::new(Micros(0)),
             asked: RefCell::default(),
             bell: Bell::default(),
+            hinted: Bell::default(),
         }
     }
 
@@ -49,14 +51,20 @@ impl Follower {
         self.bell.ring();
     }
 
-    /// There is something to read: nobody waits for the usual moment.
-    pub fn hurry(&self) {
-        self.bell.ring();
+    /// Another broker says that there is something to read: nobody waits for the usual moment.
+    pub fn hint(&self) {
+        self.hinted.ring();
     }
 
-    /// Waits until somebody asks, or `longest`.
+    /// Waits until somebody asks, or `longest`; after a hint until [`HINT_PERIOD_MIN`] after the last read, however many
+    /// brokers send hints.
     pub async fn wait(&self, longest: Duration) {
-        rt::race(self.bell.wait(), rt::sleep(longest)).await;
+        let hinted = async {
+            self.hinted.wait().await;
+            let since = Duration::from_micros(now().since(self.read_at.get()));
+            rt::sleep(HINT_PERIOD_MIN.saturating_sub(since)).await;
+        };
+        rt::race(self.bell.wait(), rt::race(hinted, rt::sleep(longest))).await;
     }
 
     /// Who has asked by now: a read that begins after this is for them.

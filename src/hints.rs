@@ -3,19 +3,19 @@
 //!     a shard's commit > Mail::Committed > the next hint > NOTIFY ... a listening connection > the log is read at once
 //!
 //! Holds: a hint says nothing but "read it now": one that is lost costs the time until the next read. None is sent with a
-//! hot commit, or more than one per [`HINT_PERIOD`]; a broker that is alone sends none and listens to none. Where LISTEN
+//! hot commit, or more than one per [`HINT_PERIOD_MIN`]; a broker that is alone sends none and listens to none. Where LISTEN
 //! does not work (behind a pooler that shares sessions) that is said once, and reads alone find what others commit.
 //! Source: operations 7.2, 7.3; architecture 10.1.
 
 use crate::core_thread::Bell;
-use crate::limits::{HINT_PERIOD, HINT_PROBE_MAX};
+use crate::limits::{HINT_PERIOD_MAX, HINT_PERIOD_MIN, HINT_PROBE_MAX, HINT_REST};
 use crate::rt;
 use crate::store::{self, Conn, Target, log};
 use queen_shards::effect::StoreError;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between two tries to listen.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
@@ -45,6 +45,8 @@ pub struct Hints {
     company: Bell,
     /// Our own hint came back.
     echo: Rc<Bell>,
+    /// It did on this session: hints are heard.
+    hears: Cell<bool>,
 }
 
 impl Hints {
@@ -55,7 +57,13 @@ impl Hints {
             others: Cell::new(false),
             company: Bell::default(),
             echo: Rc::default(),
+            hears: Cell::new(false),
         }
+    }
+
+    /// Whether the hints of others are heard as they come.
+    pub fn hears(&self) -> bool {
+        self.hears.get()
     }
 
     /// A shard has committed something that others may wait for.
@@ -71,14 +79,15 @@ impl Hints {
         self.others.set(others);
     }
 
-    /// Tells the others, for ever: at once, then once per period.
+    /// Tells the others, for ever: at once, then after a rest.
     pub async fn tell(&self, untold: &Untold, conn: &Conn) {
         loop {
             self.committed.wait().await;
             if untold.take() && self.others.get() {
+                let began = Instant::now();
                 // Without an answer it is lost, as hints may be.
                 let _ = self.send(conn).await;
-                rt::sleep(HINT_PERIOD).await;
+                rt::sleep((began.elapsed() * HINT_REST).clamp(HINT_PERIOD_MIN, HINT_PERIOD_MAX)).await;
             }
         }
     }
@@ -108,8 +117,10 @@ impl Hints {
                     );
                     return;
                 }
+                self.hears.set(true);
                 heard();
                 listener.closed().await;
+                self.hears.set(false);
             }
             rt::sleep(LISTEN_PAUSE).await;
         }

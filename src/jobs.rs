@@ -5,7 +5,7 @@
 mod redrive;
 mod retention;
 
-pub use redrive::redrive;
+pub(crate) use redrive::redrive;
 pub use retention::retention;
 
 use crate::config::Config;
@@ -39,8 +39,9 @@ const MEASURED_MAX: usize = 100_000;
 
 /// Runs `work` once per `period` in the whole cluster: whoever finds the task due takes it. Never ends.
 ///
-/// An error of the claim is the next poll's work; an error of the release stalls the task until its lease is over.
-/// Source: operations 6.4.
+/// Looks every tenth of the period, and when the task is due where that was told: an idle broker asks little. An error of the
+/// claim is the next look's work; an error of the release stalls the task until its lease is over.
+/// Source: operations 6.4; reliability 9 (at most 5 queries a second).
 async fn scheduled(
     task: &'static str,
     holder: &str,
@@ -48,31 +49,36 @@ async fn scheduled(
     call: &impl AsyncFn(StateCall) -> StateReply,
     mut work: impl AsyncFnMut(),
 ) {
+    let look = (period / 10).max(POLL_MIN);
+    let mut pause = look;
     loop {
-        rt::sleep((period / 10).max(POLL_MIN)).await;
-        run_if_due(task, holder, period, call, &mut work).await;
+        rt::sleep(pause).await;
+        let due_in = run_if_due(task, holder, period, call, &mut work).await;
+        // Never longer than a period: somebody may make it due sooner.
+        pause = due_in.map_or(look, |due_in| due_in.clamp(POLL_MIN, period.max(POLL_MIN)));
     }
 }
 
-/// One look of [`scheduled`].
+/// One look of [`scheduled`]. When to look again, where the store said so.
 async fn run_if_due(
     task: &'static str,
     holder: &str,
     period: Duration,
     call: &impl AsyncFn(StateCall) -> StateReply,
     work: &mut impl AsyncFnMut(),
-) {
+) -> Option<Duration> {
     let ask = async |function, args| {
         let reply = call(StateCall { function, tenant: TenantId::DEFAULT, args }).await;
         let text = reply.inspect_err(|error| warning_every_30_s("jobs", "a task was not scheduled", error)).ok()?;
         serde_json::from_str::<Value>(&text?).ok()
     };
     let args = json!({"task": task, "holder": holder, "periodMs": period.as_millis() as u64});
-    let claim = ask(StateFn::ClaimTask, args).await;
-    if let Some(fence) = claim.and_then(|claim| claim["fence"].as_i64()) {
+    let claim = ask(StateFn::ClaimTask, args).await?;
+    if let Some(fence) = claim["fence"].as_i64() {
         work().await;
         ask(StateFn::ReleaseTask, json!({"task": task, "fence": fence})).await;
     }
+    claim["dueInMs"].as_u64().map(Duration::from_millis)
 }
 
 /// Adds this broker's counters to the lifetime totals every `STATS_INTERVAL_MS`. `call`: runs a state call.

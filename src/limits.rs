@@ -81,14 +81,18 @@ pub const SILENT_STORE_MAX: Duration = Duration::from_secs(10);
 
 // ---- several brokers --------------------------------------------------------------------------------------------------
 
-/// The log of other brokers is read so often while polls are parked: what others push is delivered well within the second
-/// that is allowed, for four short queries a second.
+/// The log of other brokers is read so often while polls are parked and hints are not heard: what others push is delivered
+/// well within the second that is allowed, for four short queries a second.
 pub const LOG_PARKED: Duration = Duration::from_millis(250);
 /// The same after a read that brought something: who just wrote will probably write again.
 pub const LOG_BUSY: Duration = Duration::from_millis(50);
-/// Between two hints of one broker: a commit costs PostgreSQL most of what a hint does, whatever it tells of, and a poll at
-/// another broker should wake within 50 ms.
-pub const HINT_PERIOD: Duration = Duration::from_millis(20);
+/// After a hint its broker rests so many times as long as it took: a commit costs PostgreSQL most of what a hint does, and it
+/// answers late when it has no time to spare.
+pub const HINT_REST: u32 = 10;
+/// That rest at least, and between two reads of the log for hints. Source: operations 7.3.
+pub const HINT_PERIOD_MIN: Duration = Duration::from_millis(5);
+/// That rest at most: a poll at another broker should wake within 50 ms.
+pub const HINT_PERIOD_MAX: Duration = Duration::from_millis(20);
 /// A hint that takes longer is lost, and LISTEN that does not hear its own hint for so long is in vain.
 pub const HINT_PROBE_MAX: Duration = Duration::from_secs(2);
 /// So long after the beginning of a log read that met no other broker, none can have answered a push: a broker that joins

@@ -1,6 +1,6 @@
 -- claim_task.sql: takes a periodic task when it is due and nobody runs it.
 -- In     p_args: task, holder text; periodMs bigint.
--- Out    {"fence":n}, or {"fence":null}: not due, running elsewhere, or switched off by the operator.
+-- Out    {"fence":n}, or {"fence":null}: not due, running elsewhere, or switched off by the operator; where it is not due, dueInMs says for how long.
 -- Does   keeps the row's period as this broker's settings say; a shorter one pulls the next run in. The lease lasts three
 --        periods, at least a minute: so long a dead holder stalls the task.
 -- Locks  the task's row, skipped when somebody holds it.
@@ -15,6 +15,7 @@ declare
     v_step interval := v_period * interval '1 millisecond';
     v_row queen.maintenance_leases;
     v_now timestamptz;
+    v_not_due json;
 begin
     insert into queen.maintenance_leases (task, period_ms)
     select v_task, v_period
@@ -22,14 +23,18 @@ begin
     on conflict on constraint maintenance_leases_pk do nothing;
     -- Nothing to do, as most polls find: no lock, no write.
     v_now := clock_timestamp();
-    if exists (
-        select 1
-        from queen.maintenance_leases as m
-        where m.task = v_task
-            and m.period_ms = v_period
-            and (not m.enabled or v_now < m.next_due_at or v_now < m.expires_at)
-    ) then
-        return json_build_object('fence', null);
+    select case
+            when m.enabled and (m.expires_at is null or m.expires_at <= v_now)
+            then json_build_object('fence', null, 'dueInMs', ceil(extract(epoch from m.next_due_at - v_now) * 1000)::bigint)
+            else json_build_object('fence', null)
+        end
+    into v_not_due
+    from queen.maintenance_leases as m
+    where m.task = v_task
+        and m.period_ms = v_period
+        and (not m.enabled or v_now < m.next_due_at or v_now < m.expires_at);
+    if found then
+        return v_not_due;
     end if;
     select * into v_row from queen.maintenance_leases as m where m.task = v_task for update skip locked;
     if not found then

@@ -7,7 +7,7 @@
 use super::run_if_due;
 use crate::cipher::Cipher;
 use crate::config::Config;
-use crate::core_thread::new_message_id;
+use crate::core_thread::{Bell, new_message_id};
 use crate::http::dead_letters::replay_as;
 use crate::rt;
 use crate::state::{StateCall, StateFn, StateReply};
@@ -17,21 +17,26 @@ use queen_shards::key::KeyHasher;
 use queen_shards::place::LaneKey;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// A redrive's rate counts per run.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Between two looks for a redrive that another broker was asked for, while none runs.
+const LOOK: Duration = Duration::from_secs(5);
 /// Redrives served in one run, those that waited longest.
 const SERVED_MAX: u32 = 16;
 /// A run gives up after so long: its lease lasts a minute.
 const RUN_MAX: Duration = Duration::from_secs(20);
 
-/// Moves what running redrives ask for. `call`: runs a state call; `changed`: tells the shards that a queue grew.
-pub async fn redrive(
+/// Moves what running redrives ask for. `asked`: one was asked for here; `call`: runs a state call; `changed`: tells the
+/// shards that a queue grew.
+pub(crate) async fn redrive(
     config: Arc<Config>,
     keys: KeyHasher,
+    asked: Rc<Bell>,
     call: impl AsyncFn(StateCall) -> StateReply,
     changed: impl AsyncFn(TenantId, &str),
 ) {
@@ -80,11 +85,14 @@ pub async fn redrive(
             changed(TenantId(tenant), &queue).await;
         }
     };
+    // One may have been running before this broker was.
+    let mut running = true;
     loop {
-        rt::sleep(PERIOD / 2).await;
+        rt::race(asked.wait(), rt::sleep(if running { PERIOD / 2 } else { LOOK })).await;
         // Without one, nothing is claimed and nothing written.
         let any = StateCall { function: StateFn::AnyRedrive, tenant: TenantId::DEFAULT, args: json!({}) };
-        if matches!(call(any).await, Ok(Some(text)) if text == "true") {
+        running = matches!(call(any).await, Ok(Some(text)) if text == "true");
+        if running {
             run_if_due("redrive", &config.server_id, PERIOD, &call, &mut work).await;
         }
     }

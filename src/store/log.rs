@@ -32,10 +32,16 @@ impl Line {
     pub const NONE: Line = Line { writer: 0, seq: 0 };
 }
 
-/// Which store it is, in PostgreSQL's own words: cluster, timeline, database. Another one after a failover and after a
-/// restore: numbers, offsets and rows may have gone back, so nothing that is remembered of one may meet the other.
-/// Source: architecture 13, rule 12.
+/// Which store it is, in PostgreSQL's own words: cluster, timeline, database, and since when the server runs. Another one
+/// after a failover, a restore and a restart: numbers, offsets and rows may have gone back, so nothing that is remembered of
+/// one may meet the other. Source: architecture 13, rule 12.
 pub type Incarnation = Arc<str>;
+
+/// Whether `is` may be what `was` has been, with a server that was started again. Its data may still be older.
+pub fn started_again(was: &Incarnation, is: &Incarnation) -> bool {
+    let store = |incarnation: &str| incarnation.rsplit_once('/').map(|(store, _)| store.to_owned());
+    store(was) == store(is)
+}
 
 /// How far each writer was read.
 pub type Positions = HashMap<i64, i64>;

@@ -4,6 +4,7 @@
 #[path = "../http/harness/mod.rs"]
 mod harness;
 
+mod pooled;
 mod sees;
 mod survives;
 

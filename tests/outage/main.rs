@@ -11,6 +11,7 @@ mod drain;
 mod maintenance;
 mod outage;
 mod probes;
+mod promoted;
 mod proxy;
 mod refusals;
 mod restored;

@@ -1,5 +1,5 @@
 //! The database goes back to a backup under live brokers: from then on everything follows what the restored one holds.
-//! Source: architecture 13, rule 12; operations 8.4 (restoring rolls consumption back).
+//! Once through recovery onto another timeline, once as an older copy that nothing about the cluster tells. Source: architecture 13, rule 12; operations 8.4 (restoring rolls consumption back).
 
 use super::*;
 
@@ -25,28 +25,47 @@ fn push_until_stored(broker: &Broker, key: &str) {
     drained(broker);
 }
 
-/// How often a broker has said that the store is another one.
+/// How often a broker has said that it dropped what it remembered.
 fn changes_told(broker: &Broker) -> usize {
-    broker.log().matches("PostgreSQL is not the one it was").count()
+    broker.log().matches("what this broker remembered of it is dropped").count()
 }
 
-fn until_told(broker: &Broker) {
-    eventually("the broker meets the restored store", || (changes_told(broker) == 1).then_some(()));
+/// Waits until a broker has dropped what it remembered for the `n`th time.
+fn until_told(broker: &Broker, n: usize) {
+    eventually("the broker meets the store", || (changes_told(broker) == n).then_some(()));
     eventually("it serves again", || (broker.get("/health").status == 200).then_some(()));
+}
+
+#[test]
+fn a_restored_backup_is_followed_and_nothing_else() {
+    what_is_there_is_followed(Postgres::restore);
+}
+
+#[test]
+fn an_older_copy_is_followed_and_nothing_else() {
+    what_is_there_is_followed(Postgres::put_back);
+}
+
+#[test]
+fn an_equal_offset_of_another_history_is_not_taken_for_its_own() {
+    equal_offsets_are_told_apart(Postgres::restore);
+}
+
+#[test]
+fn an_equal_offset_of_an_older_copy_is_not_taken_for_its_own() {
+    equal_offsets_are_told_apart(Postgres::put_back);
 }
 
 /// What is not in the backup never was: its keys are free, its offsets are given again, its messages are gone, its leases
 /// are void. What is in it is as it was.
-#[test]
-fn a_restored_backup_is_followed_and_nothing_else() {
+fn what_is_there_is_followed(go_back: fn(&Postgres)) {
     let postgres = Postgres::start(&[]);
     let broker = Setup::on(&postgres, "postgres").start();
     broker.push_n("q", "p", "m", 5);
     let first = broker.pop("q", "consumerGroup=g&subscriptionMode=all&batch=2");
     broker.complete("g", &first);
     postgres.back_up();
-    eventually("it serves again", || (broker.get("/health").status == 200).then_some(()));
-
+    until_told(&broker, 1);
     eventually("pushes are stored again", || {
         (broker.push_keys("q", "p", &["m5"])[0]["status"] != "buffered").then_some(())
     });
@@ -61,8 +80,8 @@ fn a_restored_backup_is_followed_and_nothing_else() {
     assert_eq!(held.keys(), ["m7", "m8"]);
     assert_eq!(broker.pop("r", GROUP).keys(), ["r0", "r1", "r2"]);
 
-    postgres.restore();
-    until_told(&broker);
+    go_back(&postgres);
+    until_told(&broker, 2);
     // Keys that only the lost history had are free, and what they get begins where the backup ends.
     let verdicts = push(&broker, "q", "p", &["m7", "m4", "new"]);
     let told: Vec<(&str, i64)> =
@@ -79,13 +98,12 @@ fn a_restored_backup_is_followed_and_nothing_else() {
     assert!(broker.pop("r", GROUP).is_empty(), "a queue that never was");
     assert_eq!(broker.push_keys("r", "p", &["r1"])[0]["offset"], 0);
     assert_eq!(broker.pop("r", GROUP).keys(), ["r1"]);
-    assert_eq!(changes_told(&broker), 1, "it is said once");
+    assert_eq!(changes_told(&broker), 2, "it is said once");
 }
 
 /// The worst case: a broker sleeps while the store goes back, and wakes when another broker has filled the partition to
 /// the very offset that it remembers, with other messages.
-#[test]
-fn an_equal_offset_of_another_history_is_not_taken_for_its_own() {
+fn equal_offsets_are_told_apart(go_back: fn(&Postgres)) {
     let postgres = Postgres::start(&[]);
     let start = || Setup::on(&postgres, "postgres").start();
     let (a, b) = (start(), start());
@@ -93,20 +111,20 @@ fn an_equal_offset_of_another_history_is_not_taken_for_its_own() {
     assert_eq!(a.pop("q", GROUP).keys().len(), 3);
     postgres.back_up();
     for broker in [&a, &b] {
-        eventually("it serves again", || (broker.get("/health").status == 200).then_some(()));
+        until_told(broker, 1);
     }
     push_until_stored(&a, "m3");
     let last = a.push_keys("q", "p", &keys(&named("m", 4..8))).pop().expect("a verdict")["offset"].clone();
     assert_eq!(last, 7);
 
     a.signal(libc::SIGSTOP);
-    postgres.restore();
-    until_told(&b);
+    go_back(&postgres);
+    until_told(&b, 2);
     assert_eq!(b.push_keys("q", "p", &keys(&named("x", 3..8))).pop().expect("a verdict")["offset"], 7);
     a.signal(libc::SIGCONT);
     let verdict = push(&a, "q", "p", &["m5"]).remove(0);
     assert!(["queued", "buffered"].contains(&verdict["status"].as_str().unwrap()), "no false duplicate: {verdict}");
-    until_told(&a);
+    until_told(&a, 2);
     drained(&a);
     for (broker, key) in [(&a, "x4"), (&b, "m5")] {
         assert_eq!(push(broker, "q", "p", &[key])[0]["status"], "duplicate", "{key} is stored");
@@ -121,5 +139,5 @@ fn an_equal_offset_of_another_history_is_not_taken_for_its_own() {
     // And they see each other again.
     a.push_keys("q", "s", &["s0"]);
     assert_eq!(b.pop_pinned("q", "s", "consumerGroup=g&subscriptionMode=all").keys(), ["s0"]);
-    assert_eq!((changes_told(&a), changes_told(&b)), (1, 1));
+    assert_eq!((changes_told(&a), changes_told(&b)), (2, 2));
 }

@@ -342,6 +342,8 @@ fn a_task_runs_once_per_period_and_the_operator_may_pause_it() {
     assert_eq!(claim("a"), Some(3), "an overrun is one run, not ten");
     db.call("release_task", json!({"task": "retention", "fence": 3}));
     assert_eq!(claim("a"), None, "not due for a minute");
+    let look = db.call("claim_task", json!({"task": "retention", "holder": "b", "periodMs": 60000}));
+    assert!((1..=60_000).contains(&look["dueInMs"].as_i64().unwrap()), "and for how long: {look}");
     let sooner = json!({"task": "retention", "holder": "a", "periodMs": 1});
     db.call("claim_task", sooner.clone());
     assert_eq!(db.sql("select next_due_at < now() + interval '1 second' from queen.maintenance_leases"), "t");

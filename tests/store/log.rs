@@ -222,9 +222,11 @@ fn another_store_refuses_what_was_decided_on_this_one() {
         let id = db.provision("q", &["p"]).await[0].partition;
         let here = db.incarnation().await;
         let words: Vec<&str> = here.split('/').collect();
-        let [system, timeline, database] = words[..] else { panic!("{here}") };
+        let [system, timeline, database, started] = words[..] else { panic!("{here}") };
         assert_eq!((system, timeline), (&*(db.facts.system_identifier as i64).to_string(), "1"));
-        let there: Incarnation = format!("{system}/2/{database}").into();
+        let there: Incarnation = format!("{system}/2/{database}/{started}").into();
+        let restarted = format!("{system}/{timeline}/{database}/2001-01-01T00:00:00.000000Z").into();
+        assert!(log::started_again(&here, &restarted) && !log::started_again(&here, &there));
         let refused =
             |result: Result<(), StoreError>| assert!(matches!(&result, Err(StoreError::Unavailable(_))), "{result:?}");
 

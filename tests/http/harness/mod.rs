@@ -15,7 +15,7 @@ mod process;
 pub use broker::{Broker, Message, Pop, Setup, one_shard, two_shards};
 pub use client::{Answer, Client, encode};
 pub use postgres::{Postgres, shared_postgres};
-pub use process::{free_port, give_to_postgres, scratch_dir};
+pub use process::{as_postgres, free_port, give_to_postgres, scratch_dir, spawn};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

@@ -104,6 +104,48 @@ impl Postgres {
         super::eventually("recovery is over", writable);
     }
 
+    /// Brings the copy back as it is, without recovery: cluster and timeline stay what they were, and what was written since
+    /// never was.
+    pub fn put_back(&self) {
+        self.kill();
+        let (data, copy) = (self.dir.join("data"), self.dir.join("copy"));
+        std::fs::remove_dir_all(&data).expect("the data directory");
+        run(Command::new("cp").arg("-a").arg(copy).arg(&data));
+        self.resume();
+    }
+
+    /// A streaming standby of this server. Returns once every commit here waits for it.
+    pub fn standby(&self) -> Postgres {
+        let dir = scratch_dir("standby");
+        give_to_postgres(&dir);
+        let data = dir.join("data");
+        let mut backup = Command::new(self.bin.join("pg_basebackup"));
+        backup.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres", "-D"]).arg(&data);
+        backup.args(["-R", "-X", "stream", "-c", "fast", "--no-sync"]);
+        as_postgres(&mut backup);
+        run(backup.current_dir(&dir));
+        let port = free_port();
+        let mut conf = std::fs::read_to_string(data.join("postgresql.conf")).expect("postgresql.conf");
+        conf += &format!("\nport = {port}\nunix_socket_directories = '{}'\n", dir.display());
+        std::fs::write(data.join("postgresql.conf"), conf).expect("postgresql.conf");
+        let standby = Postgres { bin: self.bin.clone(), dir, port, server: Mutex::new(None) };
+        standby.resume();
+        self.query("postgres", "alter system set synchronous_standby_names = '*'");
+        self.query("postgres", "select pg_reload_conf()");
+        super::eventually("the standby is synchronous", || {
+            (self.query("postgres", "select sync_state from pg_stat_replication") == "sync").then_some(())
+        });
+        standby
+    }
+
+    /// Ends all its processes at once, as when the machine is lost.
+    pub fn kill_9(&self) {
+        self.signal_all(libc::SIGKILL);
+        if let Some(mut server) = self.server.lock().unwrap().take() {
+            let _ = server.wait();
+        }
+    }
+
     /// Stops all its processes where they are, without ending them.
     pub fn freeze(&self) {
         self.signal_all(libc::SIGSTOP);
