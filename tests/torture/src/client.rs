@@ -46,8 +46,21 @@ impl Client {
     }
 
     pub fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer, Lost> {
+        self.send_and(method, path, body, || ())
+    }
+
+    /// `meanwhile`: what the client does when its request is sent, before it reads.
+    pub fn send_and(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+        meanwhile: impl FnOnce(),
+    ) -> Result<Answer, Lost> {
         self.connect().map_err(Lost::Unsent)?;
-        let result = self.write(method, path, body).and_then(|()| self.read());
+        let sent = self.write(method, path, body);
+        meanwhile();
+        let result = sent.and_then(|()| self.read());
         if result.is_err() {
             self.stream = None;
         }

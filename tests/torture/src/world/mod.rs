@@ -12,12 +12,15 @@ use postgres::Postgres;
 use proxy::Link;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// One broker with the links before and behind it.
 pub struct Side {
     pub clients: Link,
     pub broker: Broker,
     pub database: Link,
+    /// Held by whoever hurts the broker's process.
+    pub hand: Mutex<()>,
 }
 
 pub struct World {
@@ -40,7 +43,7 @@ impl World {
             let database = Link::start(process::free_port()?, postgres.port)?;
             let broker = Broker::new(binary, &dir.join(format!("broker{n}")), database.port, env)?;
             let clients = Link::start(process::free_port()?, broker.port)?;
-            sides.push(Side { clients, broker, database });
+            sides.push(Side { clients, broker, database, hand: Mutex::default() });
         }
         let world = World { sides, postgres, dir: dir.to_owned(), keep };
         for side in &world.sides {
