@@ -108,8 +108,10 @@ impl<'a> Nemesis<'a> {
     /// Pauses and strikes; how often it did. `None`: the load is over, or the rig cannot go on.
     fn turn(&mut self, fault: Fault) -> Option<u64> {
         let pause = match self.pace {
-            Pace::Storm if fault.is_of_the_wire() => self.between(20, 200),
-            Pace::Storm => Duration::ZERO,
+            // So that now and then nothing but the other hands' faults strikes.
+            Pace::Storm if fault.is_of_the_wire() => self.between(200, 1200),
+            // So that a hand that waits for the same broker gets it.
+            Pace::Storm => self.between(5, 40),
             _ => self.between(200, 1500),
         };
         self.wait(pause);
