@@ -15,7 +15,8 @@ queen-torture: faults against a broker under load, everything written down and j
 
   --minutes M          how long, default 10            --episodes N       instead of a time
   --episode-secs S     load of one episode, default 30, of a campaign 120
-  --faults F1,F2,...   of F1 F2 F3 F4 F5 F9 F10 F11 F13 F14 F16 F17, or none; default all
+  --faults F1,F2,...   of F1 F2 F3 F4 F5 F9 F10 F11 F13 F14 F16 F17, or none; default all these;
+                        F12 (clocks, by libfaketime) alone or with others
   --pace P             plain: with pauses between faults; storm: without, several at once, as a campaign does
   --seed N             default: from the clock, printed
   --brokers N          1 or 2; default 1, and with F13 or F17 2 in the second half of the time
@@ -27,6 +28,7 @@ queen-torture: faults against a broker under load, everything written down and j
   --dir DIR            where processes live, default a new one under the temporary directory
   --machine NAME       of the directory a campaign is recorded in, default <cores>-core
   --record DIR         writes DIR/summary.md, and the history of each red episode
+  --pooler             a pgbouncer in transaction mode before PostgreSQL
   --keep               leaves the directory behind
 
 Exit status: 0 green, 1 red, 2 the rig failed, 3 not valid: something asked for never happened.
@@ -57,6 +59,7 @@ pub struct Options {
     pub machine: Option<String>,
     pub record: Option<PathBuf>,
     pub keep: bool,
+    pub pooler: bool,
     /// How often each crash window must be hit, or the run is not valid.
     pub window_goal: u64,
 }
@@ -82,6 +85,7 @@ impl Default for Options {
             machine: None,
             record: None,
             keep: false,
+            pooler: false,
             window_goal: 1,
         }
     }
@@ -121,6 +125,10 @@ pub fn parse(arguments: &[String]) -> Result<Action, String> {
 fn options(arguments: &[String], mut options: Options) -> Result<Options, String> {
     let mut rest = arguments.iter();
     while let Some(name) = rest.next() {
+        if name == "--pooler" {
+            options.pooler = true;
+            continue;
+        }
         if name == "--keep" {
             options.keep = true;
             continue;

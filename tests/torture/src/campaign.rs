@@ -7,7 +7,7 @@ use crate::faults::{Family, Fault, of_families};
 use crate::history::History;
 use crate::nemesis::Pace;
 use crate::report::Report;
-use crate::world::World;
+use crate::world::{Setup, World};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +37,7 @@ pub fn run(options: &Options, binary: &Path, command: String, mut say: impl FnMu
     let began = Instant::now();
     for (brokers, time) in phases {
         let dir = dir.join(format!("with-{brokers}"));
-        let mut world = World::start(&dir, binary, brokers, &options.env, options.keep)?;
+        let mut world = World::start(&dir, &setup(options, binary, brokers))?;
         say(&format!("seed {seed}, {brokers} broker(s), everything lives under {}", dir.display()));
         if phase(options, &mut world, time, &mut report, &mut say)? {
             break;
@@ -51,6 +51,16 @@ pub fn run(options: &Options, binary: &Path, command: String, mut say: impl FnMu
     report.missing = coverage::missing(&report.counts, &empty, &faults);
     report.missing.extend(coverage::windows_below(options.window_goal, &report.counts, &faults));
     Ok(report)
+}
+
+fn setup(options: &Options, binary: &Path, brokers: u8) -> Setup {
+    Setup {
+        env: options.env.clone(),
+        pooler: options.pooler,
+        clocks: options.families.contains(&Family::F12),
+        keep: options.keep,
+        ..Setup::plain(binary, brokers)
+    }
 }
 
 /// Episodes in one world until the time or their number is over. True: the rig could not go on.
@@ -150,10 +160,13 @@ fn not_judged(families: &[Family]) -> Vec<String> {
         "C12: only that nothing comes early; lateness needs an idle broker.",
         "Disks: only the spool's cap (F5). Power cuts, failing syncs and damage (F6 to F8) are tests of `src/spool`.",
         "F11: the proxies cut, not the kernel: who connects meanwhile is accepted and hears nothing.",
-        "Clocks (F12), a pooler (F15): runs and tests of their own.",
+        "Clocks (F12), a pooler (F15): runs of their own.",
     ]
     .map(str::to_owned)
     .to_vec();
+    if families.contains(&Family::F12) {
+        all.push(format!("{}: they go by PostgreSQL's clock, which jumped.", episode::CLOCKED.join(" ")));
+    }
     let left: Vec<&str> = Family::ALL.iter().filter(|f| !families.contains(f)).map(|f| f.name()).collect();
     if !left.is_empty() {
         all.push(format!("{}: left out of this run.", left.join(" ")));

@@ -54,6 +54,13 @@ pub enum Fault {
     LockTable,
     /// Somebody locks the row of one partition.
     LockRow,
+    /// The time of day of all brokers jumps by five minutes, and back after a while.
+    JumpBrokerClocks,
+    /// It goes to and fro by five seconds, once a second.
+    StrobeBrokerClocks,
+    /// That of PostgreSQL jumps forward, and stays there.
+    JumpDatabaseClock,
+    StrobeDatabaseClock,
     /// One broker after the other is ended by SIGTERM and started again. Needs two.
     RollingRestart,
     /// The broker kills itself inside a window between two durable steps; needs a build with the feature `torture`.
@@ -185,6 +192,10 @@ impl Fault {
             Fault::HoldSnapshot => "hold-snapshot",
             Fault::LockTable => "lock-table",
             Fault::LockRow => "lock-row",
+            Fault::JumpBrokerClocks => "jump-broker-clocks",
+            Fault::StrobeBrokerClocks => "strobe-broker-clocks",
+            Fault::JumpDatabaseClock => "jump-database-clock",
+            Fault::StrobeDatabaseClock => "strobe-database-clock",
             Fault::RollingRestart => "rolling-restart",
             Fault::CrashAt(window) => window.fault(),
         }
@@ -208,6 +219,8 @@ impl Fault {
             Fault::CutCommitAndOutage => 500,
             Fault::HoldSnapshot => 3,
             Fault::LockTable | Fault::LockRow => 10,
+            Fault::JumpBrokerClocks | Fault::StrobeBrokerClocks => 100,
+            Fault::JumpDatabaseClock | Fault::StrobeDatabaseClock => 100,
             // Named by no figure of the table, or by 20 as each crash window.
             _ => 20,
         }
@@ -232,6 +245,11 @@ impl Fault {
     /// Whether it is done to one broker's process alone, and needs nothing else: with two brokers a hand of its own does it.
     pub fn is_of_one_process(self) -> bool {
         matches!(self, Fault::KillBroker | Fault::TermThenKillBroker | Fault::PauseBroker)
+    }
+
+    /// Rules that go by PostgreSQL's clock cannot be judged where it jumps: a lease or a window is then wrong by as much.
+    pub fn moves_the_database_clock(self) -> bool {
+        matches!(self, Fault::JumpDatabaseClock | Fault::StrobeDatabaseClock)
     }
 
     fn needs_two(self) -> bool {
@@ -260,6 +278,8 @@ pub enum Family {
     F11,
     /// Two brokers on one database: no fault of its own, the others strike either.
     F13,
+    /// Clocks jump: a run of its own, every process behind a library.
+    F12,
     /// Other users of the database stand in the way.
     F14,
     /// SIGTERM, then SIGKILL.
@@ -269,6 +289,7 @@ pub enum Family {
 }
 
 impl Family {
+    /// Those that one world can have: F12 needs one of its own.
     pub const ALL: [Family; 12] = [
         Family::F1,
         Family::F2,
@@ -294,6 +315,7 @@ impl Family {
             Family::F9 => "F9",
             Family::F10 => "F10",
             Family::F11 => "F11",
+            Family::F12 => "F12",
             Family::F13 => "F13",
             Family::F14 => "F14",
             Family::F16 => "F16",
@@ -302,7 +324,7 @@ impl Family {
     }
 
     pub fn of(name: &str) -> Option<Family> {
-        Family::ALL.into_iter().find(|family| family.name().eq_ignore_ascii_case(name))
+        Family::ALL.into_iter().chain([Family::F12]).find(|family| family.name().eq_ignore_ascii_case(name))
     }
 
     pub fn faults(self) -> &'static [Fault] {
@@ -354,6 +376,12 @@ impl Family {
             ],
             Family::F10 => &[Fault::CutCommit, Fault::CutCommitAndOutage],
             Family::F11 => &[Fault::CutOffBroker, Fault::CutOffDatabase, Fault::CutOffOneOfTwo],
+            Family::F12 => &[
+                Fault::JumpBrokerClocks,
+                Fault::StrobeBrokerClocks,
+                Fault::JumpDatabaseClock,
+                Fault::StrobeDatabaseClock,
+            ],
             Family::F13 => &[],
             Family::F14 => &[Fault::HoldSnapshot, Fault::LockTable, Fault::LockRow],
             Family::F16 => &[Fault::TermThenKillBroker],

@@ -16,7 +16,7 @@ const fn goal(family: Family, what: &'static str, counters: &'static [&'static s
     Goal { family, what, counters, n }
 }
 
-const GOALS: [Goal; 34] = [
+const GOALS: [Goal; 38] = [
     goal(Family::F1, "random kills of a broker", &["fault:kill-broker"], 1000),
     goal(Family::F1, "crashes before a spool write", &["fault:crash-at-before-spool-write"], 20),
     goal(Family::F1, "crashes after a write, before its sync", &["fault:crash-at-spool-written"], 20),
@@ -51,6 +51,10 @@ const GOALS: [Goal; 34] = [
         &["fault:cut-off-broker", "fault:cut-off-database", "fault:cut-off-one-of-two"],
         120,
     ),
+    goal(Family::F12, "jumps of the brokers' clocks by 300 s", &["fault:jump-broker-clocks"], 100),
+    goal(Family::F12, "turns of them by 5 s", &["fault:strobe-broker-clocks"], 100),
+    goal(Family::F12, "jumps of the database's clock by 300 s", &["fault:jump-database-clock"], 100),
+    goal(Family::F12, "turns of it by 5 s", &["fault:strobe-database-clock"], 100),
     goal(Family::F14, "old snapshots held (goal: 30 minutes each)", &["fault:hold-snapshot"], 3),
     goal(Family::F14, "tables locked (goal: 60 s each)", &["fault:lock-table"], 10),
     goal(Family::F14, "rows locked (goal: 60 s each)", &["fault:lock-row"], 10),
@@ -82,7 +86,7 @@ mod tests {
     use super::*;
 
     fn faults() -> Vec<(String, u64)> {
-        let all = Family::ALL.iter().flat_map(|family| family.faults());
+        let all = Family::ALL.iter().chain(&[Family::F12]).flat_map(|family| family.faults());
         all.map(|fault| (format!("fault:{}", fault.name()), fault.goal())).collect()
     }
 

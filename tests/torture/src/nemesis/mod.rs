@@ -9,6 +9,7 @@
 //! push since the hand struck last.
 
 mod broker;
+mod clock;
 mod database;
 mod wire;
 
@@ -17,6 +18,7 @@ use crate::faults::Fault;
 use crate::history::{Answer, Call, End, Recorder};
 use crate::rng::Rng;
 use crate::work::{Shared, Stage};
+use crate::world::clocks::Whose;
 use crate::world::proxy::{Mode, Trap};
 use crate::world::{Side, World};
 use std::sync::{Mutex, MutexGuard};
@@ -221,6 +223,10 @@ impl<'a> Nemesis<'a> {
             Fault::CutCommitAndOutage => Ok(self.cut_commits_and_outage(side)),
             Fault::CutOffBroker => Ok(self.cut_off(&[&side.clients, &side.database])),
             Fault::CutOffOneOfTwo => self.cut_off_one(at, side),
+            Fault::JumpBrokerClocks => self.jump_brokers(),
+            Fault::StrobeBrokerClocks => self.strobe(Whose::Brokers),
+            Fault::JumpDatabaseClock => self.jump_database(),
+            Fault::StrobeDatabaseClock => self.strobe(Whose::Database),
             Fault::CutOffDatabase => {
                 let links: Vec<_> = self.world.sides.iter().map(|side| &side.database).collect();
                 Ok(self.cut_off(&links))

@@ -21,14 +21,16 @@ pub struct Postgres {
     bin: PathBuf,
     dir: PathBuf,
     pub port: u16,
+    /// Of the server.
+    env: Vec<(String, String)>,
     server: Mutex<Option<Child>>,
     /// Ends with its input, which ends with this.
     guard: Child,
 }
 
 impl Postgres {
-    /// Makes a cluster under `dir` and serves it.
-    pub fn start(dir: &Path) -> io::Result<Postgres> {
+    /// Makes a cluster under `dir` and serves it. `env`: of the server, on top of this process's.
+    pub fn start(dir: &Path, env: Vec<(String, String)>) -> io::Result<Postgres> {
         let bin = server_binaries()?;
         std::fs::create_dir_all(dir)?;
         give_to_postgres(dir)?;
@@ -51,7 +53,7 @@ impl Postgres {
         );
         std::fs::write(&conf, text)?;
         let guard = thaw_at_end(&data.join("postmaster.pid"))?;
-        let postgres = Postgres { bin, dir: dir.to_owned(), port, server: Mutex::new(None), guard };
+        let postgres = Postgres { bin, dir: dir.to_owned(), port, env, server: Mutex::new(None), guard };
         postgres.resume()?;
         postgres.query_in("postgres", &format!("create database {DATABASE}")).map_err(io::Error::other)?;
         Ok(postgres)
@@ -92,7 +94,7 @@ impl Postgres {
         let log = OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
         let mut server = Command::new(self.bin.join("postgres"));
         server.arg("-D").arg(self.dir.join("data")).current_dir(&self.dir).stdin(Stdio::null());
-        server.stdout(log.try_clone()?).stderr(log);
+        server.stdout(log.try_clone()?).stderr(log).envs(self.env.iter().cloned());
         as_postgres(&mut server);
         spawn(server, libc::SIGQUIT)
     }
