@@ -198,7 +198,7 @@ fn load(
             rng: Rng::new(script.seed, HANDS + n),
             pace: script.pace,
             findings,
-            seen: vec![0; world.sides.len()],
+            seen: vec![(0, 0); world.sides.len()],
         };
         let hands: Vec<_> = match script.once {
             true => {

@@ -133,8 +133,8 @@ impl Report {
         let _ = writeln!(
             out,
             "## Faults\n\nWith no failure in n trials, the rate of failures is at most 3/n (95 %).\n\n\
-             | fault | n | bound 3/n | lasted, median ms | longest | median without an accepted push, ms | longest |\n\
-             |---|--:|--:|--:|--:|--:|--:|"
+             | fault | n | bound 3/n | strikes amid `queued` pushes | lasted, median ms | longest | median without an accepted \
+             push, ms | longest |\n|---|--:|--:|--:|--:|--:|--:|--:|"
         );
         let ms = |mut times: Vec<Duration>| {
             times.sort_unstable();
@@ -143,10 +143,12 @@ impl Report {
         };
         for (name, n) in self.counts.iter().filter_map(|(name, n)| Some((name.strip_prefix("fault:")?, *n))) {
             let strikes = || self.strikes.iter().filter(|strike| strike.fault == name);
+            let amid = strikes().filter(|strike| strike.amid_queued).count();
+            let all = strikes().count();
             let lasted = ms(strikes().map(|strike| strike.lasted).collect());
             let silent = ms(strikes().filter_map(|strike| strike.silence).collect());
             let bound = if self.violations.is_empty() { format!("{:.2e}", 3.0 / n as f64) } else { "-".into() };
-            let _ = writeln!(out, "| {name} | {n} | {bound} | {lasted} | {silent} |");
+            let _ = writeln!(out, "| {name} | {n} | {bound} | {amid} of {all} | {lasted} | {silent} |");
         }
     }
 
@@ -218,7 +220,12 @@ pub struct Strike {
     pub lasted: Duration,
     /// From its first moment until a push that was asked for afterwards was accepted.
     pub silence: Option<Duration>,
+    /// A push was answered `queued` shortly before: the broker was not spooling only.
+    pub amid_queued: bool,
 }
+
+/// How shortly.
+const SHORTLY: Micros = 500_000;
 
 pub fn strikes(history: &History) -> Vec<Strike> {
     let accepted = history.ops.iter().filter_map(|op| match op.answer() {
@@ -233,6 +240,13 @@ pub fn strikes(history: &History) -> Vec<Strike> {
     for n in (1..firsts.len()).rev() {
         firsts[n - 1].1 = firsts[n - 1].1.min(firsts[n].1);
     }
+    let queued = history.ops.iter().filter_map(|op| match op.answer() {
+        Some(Answer::Push(results)) if results.iter().any(|r| r.status == "queued") => Some(op.done()),
+        _ => None,
+    });
+    let mut queued: Vec<Micros> = queued.collect();
+    queued.sort_unstable();
+    let last = |before: Micros| queued[..queued.partition_point(|at| *at <= before)].last();
     let strike = |op: &crate::history::Op| match (&op.call, &op.ended) {
         (Call::Fault { kind }, Some((end, End::Ok(_)))) => {
             let from = op.invoked.at;
@@ -241,6 +255,7 @@ pub fn strikes(history: &History) -> Vec<Strike> {
                 fault: kind.clone(),
                 lasted: Duration::from_micros(end.at - from),
                 silence: next.map(|(_, done)| Duration::from_micros(done - from)),
+                amid_queued: last(from).is_some_and(|at| from - at <= SHORTLY),
             })
         }
         _ => None,

@@ -34,6 +34,8 @@ const TERM_LIMIT: Duration = Duration::from_secs(20);
 const OUTAGE: Duration = Duration::from_millis(2500);
 /// How long a fault waits for traffic to strike. A client waits so long for an answer after a black hole.
 const TRAFFIC_LIMIT: Duration = Duration::from_secs(5);
+/// How long it waits for a broker to have drained.
+const CALM_LIMIT: Duration = Duration::from_secs(2);
 const TRAFFIC_PAUSE: Duration = Duration::from_millis(2);
 
 /// What went wrong outside the history.
@@ -76,8 +78,8 @@ pub struct Nemesis<'a> {
     pub rng: Rng,
     pub pace: Pace,
     pub findings: &'a Mutex<Findings>,
-    /// Accepted pushes of each broker when this hand struck last.
-    pub seen: Vec<u64>,
+    /// Pushes of each broker, accepted and `queued`, when this hand struck last.
+    pub seen: Vec<(u64, u64)>,
 }
 
 impl<'a> Nemesis<'a> {
@@ -120,10 +122,7 @@ impl<'a> Nemesis<'a> {
         if self.shared.stage() != Stage::Load {
             return None;
         }
-        self.docket.begin();
-        let hits = self.strike(fault);
-        self.docket.end(fault, *hits.as_ref().unwrap_or(&0));
-        match hits {
+        match self.strike(fault) {
             Ok(hits) => Some(hits),
             Err(why) => {
                 self.found(|findings| findings.breaks(why));
@@ -162,22 +161,37 @@ impl<'a> Nemesis<'a> {
         let met = self.meets_traffic(at);
         let recorder: &Recorder = self.shared.recorder;
         let op = recorder.invoke(NEMESIS, at as u8, Call::Fault { kind: fault.name().into() });
-        let hits = if met { self.do_it(fault, at, side)? } else { 0 };
+        self.docket.begin();
+        let hits = if met { self.do_it(fault, at, side) } else { Ok(0) };
+        self.docket.end(fault, *hits.as_ref().unwrap_or(&0));
+        let hits = hits?;
         let end = match hits {
             0 => End::Fail("nothing to strike".into()),
             hits => End::Ok(Answer::Fault { hits }),
         };
         recorder.end(op, end);
-        self.seen[at] = self.shared.accepted(at);
+        self.seen[at] = (self.shared.accepted(at), self.shared.queued(at));
         self.watch(at, held.is_some());
         Ok(hits)
     }
 
-    /// Whether a push was accepted since this hand struck this broker last; waits for one.
-    fn meets_traffic(&self, at: usize) -> bool {
+    /// Whether a push was accepted since this hand struck this broker last; waits for one. Every second time it waits for
+    /// one that was `queued`, if that does not take long: a spool is drained first, and kills that meet nothing but spooling
+    /// brokers would prove little.
+    fn meets_traffic(&mut self, at: usize) -> bool {
+        let (accepted, queued) = self.seen[at];
+        let shared = self.shared;
+        if self.rng.percent(50) {
+            self.comes(CALM_LIMIT, || queued < shared.queued(at));
+        }
+        self.comes(TRAFFIC_LIMIT, || accepted < shared.accepted(at))
+    }
+
+    /// Whether something came to be so while the load lasts.
+    fn comes(&self, limit: Duration, is_so: impl Fn() -> bool) -> bool {
         let began = Instant::now();
-        while self.shared.accepted(at) <= self.seen[at] {
-            if TRAFFIC_LIMIT < began.elapsed() || self.shared.stage() != Stage::Load {
+        while !is_so() {
+            if limit < began.elapsed() || self.shared.stage() != Stage::Load {
                 return false;
             }
             std::thread::sleep(TRAFFIC_PAUSE);

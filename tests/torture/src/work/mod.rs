@@ -51,6 +51,8 @@ struct Seat {
     stood: AtomicU64,
     /// Pushes that were accepted.
     accepted: AtomicU64,
+    /// Those of them that were answered `queued`.
+    queued: AtomicU64,
 }
 
 impl<'a> Shared<'a> {
@@ -68,6 +70,11 @@ impl<'a> Shared<'a> {
     /// Pushes that a broker has accepted by now.
     pub fn accepted(&self, broker: usize) -> u64 {
         self.seats[broker].accepted.load(Ordering::Acquire)
+    }
+
+    /// Pushes that a broker has answered `queued` by now.
+    pub fn queued(&self, broker: usize) -> u64 {
+        self.seats[broker].queued.load(Ordering::Acquire)
     }
 
     /// Freezes the clients of a broker; with false they go on.
@@ -157,10 +164,11 @@ impl<'a> Actor<'a> {
             Ok(answer) => End::Info(format!("{} {}", answer.status, answer.text())),
         };
         shared.recorder.end(op, end.clone());
-        if let End::Ok(Answer::Push(results)) = &end
-            && results.iter().any(|result| result.status == "queued" || result.status == "buffered")
-        {
-            shared.seats[broker as usize].accepted.fetch_add(1, Ordering::Release);
+        if let End::Ok(Answer::Push(results)) = &end {
+            let seat = &shared.seats[broker as usize];
+            let any = |status: &str| u64::from(results.iter().any(|result| result.status == status));
+            seat.queued.fetch_add(any("queued"), Ordering::Release);
+            seat.accepted.fetch_add(any("queued") | any("buffered"), Ordering::Release);
         }
         if matches!(end, End::Fail(_) | End::Info(_)) {
             // A broker that is away answers at once.

@@ -48,7 +48,8 @@ impl Postgres {
         text += &format!(
             "\nport = {port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{}'\nmax_connections = 100\n\
              shared_buffers = '64MB'\nfsync = on\nsynchronous_commit = on\nfull_page_writes = on\n\
-             max_wal_size = '256MB'\nrestart_after_crash = on\n",
+             max_wal_size = '256MB'\nrestart_after_crash = on\n\
+             recovery_init_sync_method = syncfs\n",
             dir.display()
         );
         std::fs::write(&conf, text)?;
