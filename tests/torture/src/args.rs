@@ -21,7 +21,7 @@ queen-torture: faults against a broker under load, everything written down and j
   --seed N             default: from the clock, printed
   --brokers N          1 or 2; default 1, and with F13 or F17 2 in the second half of the time
   --producers N        default 4                       --pause-ms N       between two requests of one, default 15
-  --recovery-ms N      limit of C13, default 5000      --drain-secs N     limit of the drain, default 60
+  --recovery-ms N      limit of C13, default 5000      --drain-secs N     longest the drain may stand still, default 60
   --broker PATH        binary; default: builds this workspace's, with the feature `torture`, into target/rig
   --env NAME=VALUE     for the broker, may be repeated
   --only NAME          of the planted bugs
