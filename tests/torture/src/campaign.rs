@@ -16,6 +16,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Runs of this process so far: each has a directory of its own.
 static RUNS: AtomicU32 = AtomicU32::new(0);
+/// Of the episodes of a storm each so manieth is plain: there brokers come to rest, and polls wait.
+const PLAIN_EVERY: u64 = 4;
 /// Histories of red episodes that are kept.
 const KEPT_MAX: usize = 20;
 
@@ -75,7 +77,9 @@ fn phase(
     while options.episodes.map_or(began.elapsed() < time, |most| report.episodes - first < most) {
         let n = report.episodes;
         let name = format!("episode {n}");
-        let script = script(options, world.sides.len() as u8, report.seed.wrapping_add(n), &report.counts);
+        let pace = if n % PLAIN_EVERY == PLAIN_EVERY - 1 { Pace::Plain } else { options.pace };
+        let seed = report.seed.wrapping_add(n);
+        let script = Script { pace, ..script(options, world.sides.len() as u8, seed, &report.counts) };
         let history = world.dir().join(format!("history-{n}.jsonl"));
         let outcome = episode::run(world, &script, &format!("t{:x}e{n}", report.seed), Some(&history));
         say(&line(&name, &outcome));
