@@ -416,7 +416,9 @@ pub enum DrainVerdict {
 pub fn reading(known: Option<(Stamp, Micros)>, stamp: Stamp, asked: Micros, at: Micros) -> (Stamp, Micros) {
     let latest = Stamp(stamp.0.saturating_add(at.since(asked) as i64));
     match known {
-        Some((read, read_at)) if (stamp..=latest).contains(&Stamp(read.0 + at.since(read_at) as i64)) => (read, read_at),
+        Some((read, read_at)) if (stamp..=latest).contains(&Stamp(read.0 + at.since(read_at) as i64)) => {
+            (read, read_at)
+        }
         _ => (stamp, at),
     }
 }

@@ -223,7 +223,8 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for bad in ["--minutes x", "--faults F99", "--wat 1", "--seed", "check", "--env X", "--minutes -1", "--pace x"] {
+        for bad in ["--minutes x", "--faults F99", "--wat 1", "--seed", "check", "--env X", "--minutes -1", "--pace x"]
+        {
             assert!(of(bad).is_err(), "{bad}");
         }
     }

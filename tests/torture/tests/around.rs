@@ -37,12 +37,15 @@ fn not_run(why: &str) {
 fn green(name: &str, setup: &Setup, script: &Script) -> (Outcome, Vec<String>) {
     let world = World::start(&dir(name), setup).expect("a world");
     let outcome = episode::run(&world, script, name, None);
-    let mut report = Report { command: name.into(), seed: script.seed, missing: outcome.missing.clone(), ..Report::default() };
+    let mut report =
+        Report { command: name.into(), seed: script.seed, missing: outcome.missing.clone(), ..Report::default() };
     report.brokers = vec![setup.brokers];
-    let judged = Outcome { violations: outcome.violations.clone(), broken: outcome.broken.clone(), ..Outcome::default() };
+    let judged =
+        Outcome { violations: outcome.violations.clone(), broken: outcome.broken.clone(), ..Outcome::default() };
     report.take(name, judged);
     assert_eq!(report.verdict(), Verdict::Green, "{}\n{:?}", report.text(), outcome.counts);
-    let log = |side: &queen_torture::world::Side| std::fs::read_to_string(side.broker.dir().join("log")).expect("a log");
+    let log =
+        |side: &queen_torture::world::Side| std::fs::read_to_string(side.broker.dir().join("log")).expect("a log");
     (outcome, world.sides.iter().map(log).collect())
 }
 

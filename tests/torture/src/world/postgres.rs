@@ -166,7 +166,8 @@ impl Postgres {
 
     /// A session of somebody else that has run this SQL and waits; `None` when it could not.
     pub fn session(&self, sql: &str) -> Option<Session> {
-        let mut psql = self.psql(DATABASE).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+        let mut psql =
+            self.psql(DATABASE).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         let (input, output) = (psql.stdin.take()?, psql.stdout.take()?);
         let mut session = Session { psql, input: Some(input) };
         session.say(&format!("set lock_timeout = '10s';\n{sql};\nselect '{SESSION_READY}';\n"))?;

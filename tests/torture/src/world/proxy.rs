@@ -99,15 +99,7 @@ impl Link {
         let counts = Arc::new(Counts::default());
         let proxy = Proxy { listener, ears, target, orders: orders.clone(), counts: counts.clone(), pipes: Vec::new() };
         let thread = std::thread::Builder::new().name(format!("proxy-{port}")).spawn(move || proxy.run())?;
-        Ok(Link {
-            port,
-            orders,
-            mode: Mutex::default(),
-            trap: Mutex::default(),
-            bell,
-            counts,
-            thread: Some(thread),
-        })
+        Ok(Link { port, orders, mode: Mutex::default(), trap: Mutex::default(), bell, counts, thread: Some(thread) })
     }
 
     fn order(&self, change: impl FnOnce(&mut Orders)) {
