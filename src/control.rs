@@ -24,7 +24,7 @@ use crate::telemetry::history::History;
 use crate::telemetry::rates::Rates;
 use crate::telemetry::screen;
 use crate::writer::Writer;
-use queen_shards::command::Command;
+use queen_shards::command::{Command, reading};
 use queen_shards::effect::StoreError;
 use queen_shards::ids::{Micros, Slot, Stamp, TenantId};
 use queen_shards::key::KeyHasher;
@@ -81,6 +81,8 @@ struct Control {
     admin: RefCell<Option<Rc<Conn>>>,
     /// For state calls that only read.
     pages: RefCell<Option<Rc<Conn>>>,
+    /// PostgreSQL's clock as far as it is known.
+    clock: Cell<Option<(Stamp, Micros)>>,
     follower: Rc<Follower>,
     hints: Hints,
     /// A redrive was asked for here.
@@ -98,6 +100,7 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
     let broker = shared.config.broker();
     let control = Rc::new(Control {
         history,
+        clock: Cell::new(None),
         follower: Rc::new(Follower::new(broker)),
         hints: Hints::new(broker),
         redrives: Rc::default(),
@@ -211,7 +214,9 @@ impl Control {
         let began = now();
         let Some(news) = self.follower.read(conn, PROBE_MAX).await? else { return Ok(None) };
         self.hints.met(0 < news.others);
-        let read = Read { clock: (news.now, now()), began, alone: news.others == 0, news: !news.is_empty() };
+        let clock = reading(self.clock.get(), news.now, began, now());
+        self.clock.set(Some(clock));
+        let read = Read { clock, began, alone: news.others == 0, news: !news.is_empty() };
         self.follower.spread(&self.shared, news).await;
         Ok(Some(read))
     }
@@ -233,6 +238,7 @@ impl Control {
             return None;
         }
         self.follower.begin_anew();
+        self.clock.set(None);
         let read = self.begin(pulse).await?;
         let incarnation = self.follower.incarnation()?;
         let before = was.replace(incarnation.clone());
@@ -267,7 +273,8 @@ impl Control {
         for shard in 0..self.shared.shards {
             self.shared.hub.send_wait(shard, Mail::Pulse { clock, lost, log }).await;
         }
-        self.shared.spool.send(ToSpool::Store { clock: clock.map(|(stamp, _)| stamp) });
+        let by_now = |(stamp, at): (Stamp, Micros)| Stamp(stamp.0 + now().since(at) as i64);
+        self.shared.spool.send(ToSpool::Store { clock: clock.map(by_now) });
     }
 
     /// Reads the operator's switches, which another broker may have set.

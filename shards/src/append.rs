@@ -13,7 +13,7 @@ use crate::drain::Fresh;
 use crate::effect::{
     Append, AppendLane, AppendOutcome, AppendSegment, Call, Effect, LaneOutcome, LaneRow, StoreError, key_at,
 };
-use crate::ids::{CommitId, Key, Offset, Slot, Stamp};
+use crate::ids::{CommitId, Key, Micros, Offset, Slot, Stamp};
 use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
     ACCEPTED_JOIN_US, BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX,
@@ -39,6 +39,7 @@ pub(crate) struct PushJob {
 #[derive(Debug)]
 pub(crate) struct AppendFlight {
     commit: CommitId,
+    sent: Micros,
     lanes: Vec<FlyingLane>,
     segments: Vec<AppendSegment>,
 }
@@ -228,7 +229,7 @@ impl Shard {
         }
         self.commits += 1;
         let commit = CommitId(self.commits);
-        self.append_flight = Some(AppendFlight { commit, lanes, segments: append.segments.clone() });
+        self.append_flight = Some(AppendFlight { commit, sent: self.now, lanes, segments: append.segments.clone() });
         self.effects.push(Effect::Append { commit, append });
     }
 
@@ -322,7 +323,7 @@ impl Shard {
             Ok(outcome) => outcome,
             Err(error) => return self.append_failed(flight, error),
         };
-        self.read_clock(outcome.now);
+        self.read_clock(outcome.now, flight.sent);
         self.spool.store_answered(self.now);
         let mut stored = outcome.stored.into_iter();
         let mut segments = flight.segments.into_iter().peekable();

@@ -12,7 +12,7 @@
 
 use crate::command::{AckOutcome, Codec, Draft, Record, Verdict};
 use crate::effect::{CursorMove, CursorTo, Effect, StoreError};
-use crate::ids::{CommitId, GroupId, Key, Offset, PartitionId, Slot, Stamp};
+use crate::ids::{CommitId, GroupId, Key, Micros, Offset, PartitionId, Slot, Stamp};
 use crate::limits::{BUNDLE_ROWS_MAX, COMMIT_BYTES_MAX};
 use crate::place::{LaneKey, owner_of_partition};
 use crate::shard::Shard;
@@ -284,12 +284,12 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct Bundles {
     waiting: VecDeque<Waiting>,
-    in_flight: Option<(CommitId, Vec<Waiting>)>,
+    in_flight: Option<(CommitId, Micros, Vec<Waiting>)>,
 }
 
 impl Bundles {
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len() + self.in_flight.as_ref().map_or(0, |(_, flying)| flying.len())
+        self.waiting.len() + self.in_flight.as_ref().map_or(0, |(.., flying)| flying.len())
     }
 }
 
@@ -331,12 +331,12 @@ impl Shard {
         self.commits += 1;
         let commit = CommitId(self.commits);
         let bundles = chosen.iter().map(|waiting| waiting.bundle.clone()).collect();
-        self.bundles.in_flight = Some((commit, chosen));
+        self.bundles.in_flight = Some((commit, self.now, chosen));
         self.effects.push(Effect::Bundle { commit, bundles });
     }
 
     pub(crate) fn settle_bundles(&mut self, commit: CommitId, result: Result<BundleOutcome, StoreError>) {
-        let Some((_, flight)) = self.bundles.in_flight.take_if(|(id, _)| *id == commit) else { return };
+        let Some((_, sent, flight)) = self.bundles.in_flight.take_if(|(id, ..)| *id == commit) else { return };
         let outcome = match result {
             Ok(outcome) => outcome,
             Err(StoreError::Refused(_)) if flight.len() > 1 => {
@@ -358,7 +358,7 @@ impl Shard {
                 return;
             }
         };
-        self.read_clock(outcome.now);
+        self.read_clock(outcome.now, sent);
         for (waiting, decision) in flight.into_iter().zip(&outcome.bundles) {
             self.reply(waiting.slot, Verdict::Bundle(decision.verdict()));
         }

@@ -4,7 +4,7 @@ use crate::ack::Ruled;
 use crate::append::JudgedDraft;
 use crate::command::Verdict;
 use crate::effect::{Call, Effect, Reply, StoreError};
-use crate::ids::{CallId, Offset, PartitionId, Slot, Stamp, TenantId};
+use crate::ids::{CallId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::lane::Ticket;
 use crate::limits::CALLS_MAX;
 use crate::other_store::other_store;
@@ -52,7 +52,8 @@ pub(crate) enum Pending {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     last: u64,
-    in_flight: HashMap<CallId, Pending>,
+    /// With the moment it was sent.
+    in_flight: HashMap<CallId, (Micros, Pending)>,
     waiting: VecDeque<(Call, Pending)>,
     provisions: usize,
 }
@@ -74,10 +75,10 @@ impl Calls {
     }
 
     /// Counts a call as sent.
-    pub(crate) fn put_in_flight(&mut self, pending: Pending) -> CallId {
+    pub(crate) fn put_in_flight(&mut self, now: Micros, pending: Pending) -> CallId {
         self.last += 1;
         let call = CallId(self.last);
-        self.in_flight.insert(call, pending);
+        self.in_flight.insert(call, (now, pending));
         call
     }
 
@@ -95,14 +96,14 @@ impl Shard {
     pub(crate) fn send_calls(&mut self) {
         while self.calls.in_flight.len() < CALLS_MAX {
             let Some((ask, pending)) = self.calls.waiting.pop_front() else { break };
-            let call = self.calls.put_in_flight(pending);
+            let call = self.calls.put_in_flight(self.now, pending);
             self.effects.push(Effect::Call { call, ask });
         }
     }
 
     pub(crate) fn resume(&mut self, call: CallId, result: Result<Reply, StoreError>) {
-        let Some(pending) = self.calls.in_flight.remove(&call) else { return };
-        self.answering = call;
+        let Some((sent, pending)) = self.calls.in_flight.remove(&call) else { return };
+        (self.answering, self.asked) = (call, sent);
         let result = if self.is_severed(call) { Err(other_store()) } else { result };
         match pending {
             Pending::Provision { lanes } => {
@@ -194,7 +195,7 @@ impl Shard {
             Pending::Scan { group, .. } => {
                 let page = result.and_then(|reply| match reply {
                     Reply::Scanned { rows, next, now } => {
-                        self.read_clock(now);
+                        self.read_clock(now, self.asked);
                         Ok((rows, next))
                     }
                     other => Err(unexpected(&other)),
@@ -208,7 +209,7 @@ impl Shard {
             Pending::Seed { job, group, epoch, lanes } => {
                 let rows = result.and_then(|reply| match reply {
                     Reply::Cursors { rows, now } => {
-                        self.read_clock(now);
+                        self.read_clock(now, self.asked);
                         Ok(rows)
                     }
                     other => Err(unexpected(&other)),
@@ -254,7 +255,7 @@ impl Shard {
     fn keys_of(&mut self, reply: Reply) -> Result<(Vec<crate::effect::KeysRow>, bool), StoreError> {
         match reply {
             Reply::Keys { rows, complete, now } => {
-                self.read_clock(now);
+                self.read_clock(now, self.asked);
                 Ok((rows, complete))
             }
             other => Err(unexpected(&other)),

@@ -407,7 +407,74 @@ pub enum DrainVerdict {
     Refused,
 }
 
+/// What is known of PostgreSQL's clock after it said `stamp` in an answer that was asked for at `asked` and came at `at`:
+/// a reading, and the moment of ours at which it showed that much at least.
+///
+/// It said so at some moment between the two, so at `at` it shows at most what the answer took more. What was `known` stays
+/// if it agrees with that: an answer that came late, from a server that stood still, says less than what is known. It goes if
+/// it does not: the clock ran ahead of it, or was set back.
+pub fn reading(known: Option<(Stamp, Micros)>, stamp: Stamp, asked: Micros, at: Micros) -> (Stamp, Micros) {
+    let latest = Stamp(stamp.0.saturating_add(at.since(asked) as i64));
+    match known {
+        Some((read, read_at)) if (stamp..=latest).contains(&Stamp(read.0 + at.since(read_at) as i64)) => {
+            (read, read_at)
+        }
+        _ => (stamp, at),
+    }
+}
+
 /// How long a moment of PostgreSQL's clock lies ahead of `now`, given a reading of both. 0 when it is past.
 pub fn until(at: Stamp, read: Stamp, read_at: Micros) -> Micros {
     read_at.plus(at.0.saturating_sub(read.0).max(0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the clock shows at `at` according to a reading.
+    fn shown((stamp, read_at): (Stamp, Micros), at: u64) -> i64 {
+        stamp.0 + Micros(at).since(read_at) as i64
+    }
+
+    const AHEAD: i64 = 1_000_000_000;
+
+    /// Said at `said`, asked for at `asked`, here at `at`; PostgreSQL's clock is ours and [`AHEAD`].
+    fn read(known: Option<(Stamp, Micros)>, asked: u64, said: u64, at: u64) -> Option<(Stamp, Micros)> {
+        Some(reading(known, Stamp(said as i64 + AHEAD), Micros(asked), Micros(at)))
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_does_not_put_the_clock_back() {
+        let known = read(None, 100, 150, 200);
+        assert_eq!(known.map(|known| shown(known, 200)), Some(150 + AHEAD), "a lower bound");
+        // A server that stood still for three seconds after it had read its clock.
+        let late = read(known, 1000, 1100, 3_001_000);
+        assert_eq!(late, known);
+        // One that stood still before it read it says more than was known.
+        let better = read(known, 1000, 3_000_990, 3_001_000);
+        assert_eq!(better.map(|known| shown(known, 3_001_000)), Some(3_000_990 + AHEAD));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_followed_either_way() {
+        let known = read(None, 100, 150, 200);
+        for set in [-300_000_000, 300_000_000] {
+            let stamp = Stamp(5150 + AHEAD + set);
+            assert_eq!(reading(known, stamp, Micros(5100), Micros(5200)), (stamp, Micros(5200)), "{set}");
+        }
+    }
+
+    /// Our clock runs a ten-thousandth faster for an hour: what is known is never ahead by more than an answer takes.
+    #[test]
+    fn clocks_that_run_apart_are_brought_together() {
+        let mut known = None;
+        for second in 1..3600u64 {
+            let at = second * 1_000_000;
+            let theirs = at as i64 - at as i64 / 10_000 + AHEAD;
+            known = Some(reading(known, Stamp(theirs - 500), Micros(at - 1000), Micros(at)));
+            let error = known.map(|known| shown(known, at) - theirs).unwrap_or_default();
+            assert!((-500..=1000).contains(&error), "{error} at {second}");
+        }
+    }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Moves {
     waiting: VecDeque<QueuedMove>,
     /// Moves whose row was locked again and again: they wait for [`Timer::Moves`].
     resting: Vec<QueuedMove>,
-    in_flight: Option<(CommitId, Vec<QueuedMove>)>,
+    in_flight: Option<(CommitId, Micros, Vec<QueuedMove>)>,
 }
 
 impl Shard {
@@ -71,17 +71,17 @@ impl Shard {
         self.commits += 1;
         let commit = CommitId(self.commits);
         let moves = batch.iter().map(|queued| queued.cursor_move.clone()).collect();
-        self.moves.in_flight = Some((commit, batch));
+        self.moves.in_flight = Some((commit, self.now, batch));
         self.effects.push(Effect::Move { commit, moves });
     }
 
     pub(crate) fn settle_moves(&mut self, commit: CommitId, result: Result<MoveOutcome, StoreError>) {
-        let Some((_, batch)) = self.moves.in_flight.take_if(|(id, _)| *id == commit) else { return };
+        let Some((_, sent, batch)) = self.moves.in_flight.take_if(|(id, ..)| *id == commit) else { return };
         let outcome = match result {
             Ok(outcome) => outcome,
             Err(_) => return batch.into_iter().for_each(|queued| self.move_failed(queued)),
         };
-        self.read_clock(outcome.now);
+        self.read_clock(outcome.now, sent);
         for (queued, outcome) in batch.into_iter().zip(outcome.moves) {
             self.settle_move(queued, outcome);
         }

@@ -32,7 +32,7 @@ impl Shard {
             }
         }
         for pending in waiting {
-            let call = self.calls.put_in_flight(pending);
+            let call = self.calls.put_in_flight(self.now, pending);
             self.resume(call, Err(other_store()));
         }
         for queued in self.take_waiting_moves() {

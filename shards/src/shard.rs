@@ -76,6 +76,8 @@ pub struct Shard {
     /// The cold call whose answer is being taken, and the last one sent before a queue changed: answers up to it may
     /// tell of the time before.
     pub(crate) answering: CallId,
+    /// When it was sent.
+    pub(crate) asked: Micros,
     pub(crate) fence: CallId,
     /// The last one sent before the log of other brokers was read.
     pub(crate) followed: CallId,
@@ -129,6 +131,7 @@ impl Shard {
             queues: Queues::default(),
             calls: Calls::default(),
             answering: CallId(0),
+            asked: Micros(0),
             fence: CallId(0),
             followed: CallId(0),
             stores: 0,
@@ -226,8 +229,9 @@ impl Shard {
         self.clock = Some((now, at));
     }
 
-    pub(crate) fn read_clock(&mut self, now: Stamp) {
-        self.clock = Some((now, self.now));
+    /// PostgreSQL's clock said `stamp` in an answer to what was asked at `asked`.
+    pub(crate) fn read_clock(&mut self, stamp: Stamp, asked: Micros) {
+        self.clock = Some(crate::command::reading(self.clock, stamp, asked, self.now));
     }
 
     /// A lower bound of PostgreSQL's clock: its last reading and the time since the receipt.

@@ -8,6 +8,7 @@ mod harness;
 
 mod ambiguous;
 mod drain;
+mod locks;
 mod maintenance;
 mod outage;
 mod probes;

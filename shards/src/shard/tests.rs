@@ -96,10 +96,14 @@ fn pop(from: &PopFrom) -> Pop {
 }
 
 fn push() -> Command {
+    push_of(7)
+}
+
+fn push_of(key: u128) -> Command {
     let mut frames = FrameWriter::default();
     frames.push(&FrameHead::default(), b"1");
     let lane = LaneKey::new(TenantId::DEFAULT, "q".into(), "p".into());
-    let keys = 7u128.to_le_bytes().to_vec().into();
+    let keys = key.to_le_bytes().to_vec().into();
     let frames = frames.into_bytes();
     Command::Push { drafts: vec![Draft { lane, count: 1, keys, all_minted: false, frames, packed: None, flags: 0 }] }
 }
@@ -147,4 +151,36 @@ fn lanes_left(kept: usize) -> usize {
 fn a_lane_with_nothing_to_do_leaves_memory() {
     assert_eq!(lanes_left(0), 0);
     assert_eq!(lanes_left(1), 1, "so many are kept");
+}
+
+/// PostgreSQL stands still between two answers: one that it had ready comes when it goes on, and says an old time. What is
+/// accepted and spooled at that moment was accepted after what was accepted before.
+#[test]
+fn a_late_answer_does_not_put_acceptance_back() {
+    const PAUSE: u64 = 3_000_000;
+    let mut shard = Shard::new(ShardConfig::default());
+    let clock = Event::Clock { now: Stamp(START as i64), at: Micros(START) };
+    turns(&mut shard, START, vec![clock, command(Slot(1), push())]);
+    // The commit is asked for now, and answered with this moment after the pause.
+    let mut effects = Vec::new();
+    shard.turn(Micros(START + 1000), &mut vec![command(Slot(2), push_of(8))], &mut effects);
+    let commit = effects.iter().find_map(|effect| match effect {
+        Effect::Append { commit, .. } => Some(*commit),
+        _ => None,
+    });
+    let lanes = vec![LaneOutcome::Appended { created_at: Stamp(START as i64 + 1500) }];
+    let stored = vec![(Codec::Raw, Bytes::new())];
+    let outcome = AppendOutcome { now: Stamp(START as i64 + 1500), lanes, stored };
+    let late = Event::Appended { commit: commit.expect("a commit"), result: Ok(outcome) };
+    effects.clear();
+    let after = START + PAUSE;
+    // As while pushes are switched to the spool.
+    let Command::Push { drafts } = push_of(9) else { panic!("a push") };
+    let mut events = vec![late, command(Slot(3), Command::Spool { drafts })];
+    shard.turn(Micros(after), &mut events, &mut effects);
+    let accepted = effects.iter().find_map(|effect| match effect {
+        Effect::Spool { record, .. } => Some(record.accepted_at),
+        _ => None,
+    });
+    assert_eq!(accepted, Some(Stamp(after as i64)));
 }

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::faults::Family;
+use crate::nemesis::Pace;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,18 +14,21 @@ queen-torture: faults against a broker under load, everything written down and j
   queen-torture planted [OPTIONS]       builds the broker with planted bugs and shows that each is found
 
   --minutes M          how long, default 10            --episodes N       instead of a time
-  --episode-secs S     load of one episode, default 30, of a campaign 60
-  --faults F1,F2,...   of F1 F2 F3 F4 F5 F9 F10 F13 F16 F17, or none; default all
+  --episode-secs S     load of one episode, default 30, of a campaign 120
+  --faults F1,F2,...   of F1 F2 F3 F4 F5 F9 F10 F11 F13 F14 F16 F17, or none; default all these;
+                        F12 (clocks, by libfaketime) alone or with others
+  --pace P             plain: with pauses between faults; storm: without, several at once, as a campaign does
   --seed N             default: from the clock, printed
-  --brokers N          1 or 2; default 1, and with F13 or F17 2 in the last third of the time
+  --brokers N          1 or 2; default 1, and with F13 or F17 2 in the second half of the time
   --producers N        default 4                       --pause-ms N       between two requests of one, default 15
-  --recovery-ms N      limit of C13, default 5000      --drain-secs N     limit of the drain, default 60
+  --recovery-ms N      limit of C13, default 5000      --drain-secs N     longest the drain may stand still, default 60
   --broker PATH        binary; default: builds this workspace's, with the feature `torture`, into target/rig
   --env NAME=VALUE     for the broker, may be repeated
   --only NAME          of the planted bugs
   --dir DIR            where processes live, default a new one under the temporary directory
   --machine NAME       of the directory a campaign is recorded in, default <cores>-core
   --record DIR         writes DIR/summary.md, and the history of each red episode
+  --pooler             a pgbouncer in transaction mode before PostgreSQL
   --keep               leaves the directory behind
 
 Exit status: 0 green, 1 red, 2 the rig failed, 3 not valid: something asked for never happened.
@@ -40,6 +44,7 @@ pub struct Options {
     pub episodes: Option<u64>,
     pub load: Duration,
     pub families: Vec<Family>,
+    pub pace: Pace,
     pub seed: Option<u64>,
     /// 0: as the families want it.
     pub brokers: u8,
@@ -54,6 +59,7 @@ pub struct Options {
     pub machine: Option<String>,
     pub record: Option<PathBuf>,
     pub keep: bool,
+    pub pooler: bool,
     /// How often each crash window must be hit, or the run is not valid.
     pub window_goal: u64,
 }
@@ -65,6 +71,7 @@ impl Default for Options {
             episodes: None,
             load: Duration::from_secs(30),
             families: Family::ALL.to_vec(),
+            pace: Pace::Plain,
             seed: None,
             brokers: 0,
             producers: 4,
@@ -78,6 +85,7 @@ impl Default for Options {
             machine: None,
             record: None,
             keep: false,
+            pooler: false,
             window_goal: 1,
         }
     }
@@ -103,8 +111,8 @@ pub fn parse(arguments: &[String]) -> Result<Action, String> {
         Some("planted") => Ok(Action::Planted(Box::new(options(&arguments[1..], Options::default())?))),
         Some("campaign") => {
             // Between two loads lie a drain and a reading back, which take their time.
-            let load = Duration::from_secs(60);
-            let mut campaign = options(&arguments[1..], Options { load, ..Options::default() })?;
+            let load = Duration::from_secs(120);
+            let mut campaign = options(&arguments[1..], Options { load, pace: Pace::Storm, ..Options::default() })?;
             let share = campaign.time.as_secs_f64() / CAMPAIGN.as_secs_f64();
             campaign.window_goal = ((WINDOW_GOAL as f64 * share) as u64).clamp(1, WINDOW_GOAL);
             Ok(Action::Campaign(Box::new(campaign)))
@@ -117,6 +125,10 @@ pub fn parse(arguments: &[String]) -> Result<Action, String> {
 fn options(arguments: &[String], mut options: Options) -> Result<Options, String> {
     let mut rest = arguments.iter();
     while let Some(name) = rest.next() {
+        if name == "--pooler" {
+            options.pooler = true;
+            continue;
+        }
         if name == "--keep" {
             options.keep = true;
             continue;
@@ -132,6 +144,13 @@ fn options(arguments: &[String], mut options: Options) -> Result<Options, String
             "--episodes" => options.episodes = Some(number()?),
             "--episode-secs" => options.load = Duration::from_secs(number()?),
             "--faults" => options.families = families(value)?,
+            "--pace" => {
+                options.pace = match value.as_str() {
+                    "plain" => Pace::Plain,
+                    "storm" => Pace::Storm,
+                    _ => return Err(format!("--pace {value}: plain or storm")),
+                }
+            }
             "--seed" => options.seed = Some(number()?),
             "--brokers" => options.brokers = number()?.clamp(1, 2) as u8,
             "--producers" => options.producers = number()?.clamp(1, 64) as u16,
@@ -158,7 +177,7 @@ impl Options {
     pub fn phases(&self) -> Vec<(u8, Duration)> {
         match self.brokers {
             0 if self.families.iter().any(|f| matches!(f, Family::F13 | Family::F17)) => {
-                vec![(1, self.time * 2 / 3), (2, self.time / 3)]
+                vec![(1, self.time / 2), (2, self.time / 2)]
             }
             n => vec![(n.max(1), self.time)],
         }
@@ -185,11 +204,11 @@ mod tests {
     fn two_brokers_come_with_f13_only() {
         let secs = Duration::from_secs;
         let Ok(Action::Run(all)) = of("--minutes 0.5") else { panic!("a run") };
-        assert_eq!(all.phases(), [(1, secs(20)), (2, secs(10))]);
+        assert_eq!(all.phases(), [(1, secs(15)), (2, secs(15))]);
         let Ok(Action::Run(plain)) = of("--minutes 0.5 --faults F1,F9") else { panic!("a run") };
         assert_eq!(plain.phases(), [(1, secs(30))]);
         let Ok(Action::Run(both)) = of("--faults F1,F13 --minutes 3") else { panic!("a run") };
-        assert_eq!(both.phases(), [(1, secs(120)), (2, secs(60))]);
+        assert_eq!(both.phases(), [(1, secs(90)), (2, secs(90))]);
         let Ok(Action::Campaign(two)) = of("campaign --minutes 3 --brokers 2") else { panic!("a campaign") };
         assert_eq!((two.phases(), two.families), (vec![(2, secs(180))], Family::ALL.to_vec()));
     }
@@ -204,7 +223,8 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for bad in ["--minutes x", "--faults F99", "--wat 1", "--seed", "check", "--env X", "--minutes -1"] {
+        for bad in ["--minutes x", "--faults F99", "--wat 1", "--seed", "check", "--env X", "--minutes -1", "--pace x"]
+        {
             assert!(of(bad).is_err(), "{bad}");
         }
     }

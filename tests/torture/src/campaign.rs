@@ -5,9 +5,9 @@ use crate::coverage::{self, Counts};
 use crate::episode::{self, Script};
 use crate::faults::{Family, Fault, of_families};
 use crate::history::History;
+use crate::nemesis::Pace;
 use crate::report::Report;
-use crate::rng::Rng;
-use crate::world::World;
+use crate::world::{Setup, World};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Runs of this process so far: each has a directory of its own.
 static RUNS: AtomicU32 = AtomicU32::new(0);
-/// Number of the stream that draws the order of the faults: no client's.
-const ORDER: u64 = 1 << 32;
+/// Of the episodes of a storm each so manieth is plain: there brokers come to rest, and polls wait.
+const PLAIN_EVERY: u64 = 4;
 /// Histories of red episodes that are kept.
 const KEPT_MAX: usize = 20;
 
@@ -39,7 +39,7 @@ pub fn run(options: &Options, binary: &Path, command: String, mut say: impl FnMu
     let began = Instant::now();
     for (brokers, time) in phases {
         let dir = dir.join(format!("with-{brokers}"));
-        let mut world = World::start(&dir, binary, brokers, &options.env, options.keep)?;
+        let mut world = World::start(&dir, &setup(options, binary, brokers))?;
         say(&format!("seed {seed}, {brokers} broker(s), everything lives under {}", dir.display()));
         if phase(options, &mut world, time, &mut report, &mut say)? {
             break;
@@ -55,6 +55,16 @@ pub fn run(options: &Options, binary: &Path, command: String, mut say: impl FnMu
     Ok(report)
 }
 
+fn setup(options: &Options, binary: &Path, brokers: u8) -> Setup {
+    Setup {
+        env: options.env.clone(),
+        pooler: options.pooler,
+        clocks: options.families.contains(&Family::F12),
+        keep: options.keep,
+        ..Setup::plain(binary, brokers)
+    }
+}
+
 /// Episodes in one world until the time or their number is over. True: the rig could not go on.
 fn phase(
     options: &Options,
@@ -67,7 +77,9 @@ fn phase(
     while options.episodes.map_or(began.elapsed() < time, |most| report.episodes - first < most) {
         let n = report.episodes;
         let name = format!("episode {n}");
-        let script = script(options, world.sides.len() as u8, report.seed.wrapping_add(n), &report.counts);
+        let pace = if n % PLAIN_EVERY == PLAIN_EVERY - 1 { Pace::Plain } else { options.pace };
+        let seed = report.seed.wrapping_add(n);
+        let script = Script { pace, ..script(options, world.sides.len() as u8, seed, &report.counts) };
         let history = world.dir().join(format!("history-{n}.jsonl"));
         let outcome = episode::run(world, &script, &format!("t{:x}e{n}", report.seed), Some(&history));
         say(&line(&name, &outcome));
@@ -96,20 +108,15 @@ pub fn place(options: &Options) -> io::Result<PathBuf> {
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(format!("{date}-{machine}-{}", commit())))
 }
 
-/// `so_far`: of the run; the faults that are furthest behind strike first.
 fn script(options: &Options, brokers: u8, seed: u64, so_far: &Counts) -> Script {
-    let mut faults = of_families(&options.families, brokers);
-    Rng::new(seed, ORDER).shuffle(&mut faults);
-    let hits = |fault: Fault| so_far.get(&format!("fault:{}", fault.name())).copied().unwrap_or(0);
-    // In thousandths of what is wanted.
-    faults.sort_by_key(|fault| hits(*fault) * 1000 / fault.want());
     Script {
         seed,
         load: options.load,
         load_max: options.load,
-        faults,
+        faults: of_families(&options.families, brokers),
         once: false,
-        mild: false,
+        pace: options.pace,
+        so_far: so_far.clone(),
         producers: options.producers,
         pause: options.pause,
         recovery: options.recovery,
@@ -156,10 +163,14 @@ fn not_judged(families: &[Family]) -> Vec<String> {
         "C14: only plaintext on disk; no role and no token is tried.",
         "C12: only that nothing comes early; lateness needs an idle broker.",
         "Disks: only the spool's cap (F5). Power cuts, failing syncs and damage (F6 to F8) are tests of `src/spool`.",
-        "Namespaces (F11), clocks (F12), tables locked by others (F14), a pooler (F15): not run.",
+        "F11: the proxies cut, not the kernel: who connects meanwhile is accepted and hears nothing.",
+        "Clocks (F12), a pooler (F15): runs of their own.",
     ]
     .map(str::to_owned)
     .to_vec();
+    if families.contains(&Family::F12) {
+        all.push(format!("{}: they go by PostgreSQL's clock, which jumped.", episode::CLOCKED.join(" ")));
+    }
     let left: Vec<&str> = Family::ALL.iter().filter(|f| !families.contains(f)).map(|f| f.name()).collect();
     if !left.is_empty() {
         all.push(format!("{}: left out of this run.", left.join(" ")));
@@ -236,7 +247,8 @@ pub fn lane(seed: u64, patience: Duration) -> Script {
         load_max: patience,
         faults: LANE.to_vec(),
         once: true,
-        mild: true,
+        pace: Pace::Mild,
+        so_far: Counts::new(),
         producers: 3,
         pause: Duration::from_millis(25),
         recovery: patience,

@@ -14,6 +14,8 @@ pub struct Client {
 pub struct Answer {
     pub status: u16,
     pub body: Vec<u8>,
+    /// Seconds of the day by the server's clock; its `Date`.
+    pub second: Option<i64>,
 }
 
 impl Answer {
@@ -46,8 +48,21 @@ impl Client {
     }
 
     pub fn send(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer, Lost> {
+        self.send_and(method, path, body, || ())
+    }
+
+    /// `meanwhile`: what the client does when its request is sent, before it reads.
+    pub fn send_and(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &[u8],
+        meanwhile: impl FnOnce(),
+    ) -> Result<Answer, Lost> {
         self.connect().map_err(Lost::Unsent)?;
-        let result = self.write(method, path, body).and_then(|()| self.read());
+        let sent = self.write(method, path, body);
+        meanwhile();
+        let result = sent.and_then(|()| self.read());
         if result.is_err() {
             self.stream = None;
         }
@@ -82,13 +97,14 @@ impl Client {
         let status_line = line(stream)?;
         let status = status_line.split(' ').nth(1).and_then(|word| word.parse().ok());
         let status: u16 = status.ok_or_else(|| invalid(format!("not a status line: {status_line:?}")))?;
-        let (mut length, mut closes) = (0usize, false);
+        let (mut length, mut closes, mut second) = (0usize, false, None);
         loop {
             let text = line(stream)?;
             let Some((name, value)) = text.split_once(':') else { break };
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => length = value.trim().parse().map_err(|_| invalid(text.clone()))?,
                 "transfer-encoding" => return Err(invalid("a chunked answer".into())),
+                "date" => second = second_of_day(value),
                 "connection" => closes = value.trim().eq_ignore_ascii_case("close"),
                 _ => {}
             }
@@ -98,13 +114,19 @@ impl Client {
         if closes {
             self.stream = None;
         }
-        Ok(Answer { status, body })
+        Ok(Answer { status, body, second })
     }
 
     /// Closes the connection, as a client that goes away does.
     pub fn hang_up(&mut self) {
         self.stream = None;
     }
+}
+
+/// Of `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn second_of_day(date: &str) -> Option<i64> {
+    let time = date.split_whitespace().find(|word| word.contains(':'))?;
+    time.split(':').try_fold(0, |sum, part| Some(sum * 60 + part.parse::<i64>().ok()?))
 }
 
 fn line(stream: &mut impl BufRead) -> io::Result<String> {
@@ -118,4 +140,15 @@ fn line(stream: &mut impl BufRead) -> io::Result<String> {
 
 fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_read_to_the_second() {
+        assert_eq!(second_of_day(" Sun, 06 Nov 1994 08:49:37 GMT"), Some((8 * 60 + 49) * 60 + 37));
+        assert_eq!(second_of_day("yesterday"), None);
+    }
 }

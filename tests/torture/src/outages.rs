@@ -1,5 +1,6 @@
 //! What producers were told while the database was away: how many pushes were `buffered`, how soon, how fast.
 
+use crate::faults::Fault;
 use crate::history::{Answer, Call, End, History, Micros, Op};
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use std::time::Duration;
 const SHARE_GOAL: f64 = 0.999;
 const FIRST_GOAL: Duration = Duration::from_secs(2);
 
-/// Outages of some episodes together. Items are those of pushes asked for while the database was away and the broker
-/// was there; what was refused for what it is counts nowhere.
+/// Outages of some episodes together. Items are those of pushes asked for while the database was away, the broker was
+/// there and nothing else was wrong until their answer; what was refused for what it is counts nowhere.
 #[derive(Clone, Debug, Default)]
 pub struct Outages {
     pub n: u64,
@@ -37,6 +38,7 @@ impl Outages {
 
     fn take_one(&mut self, history: &History, outage: &Op, end: Micros) {
         let from = outage.invoked.at;
+        let others: Vec<(Micros, Micros)> = history.ops.iter().filter(|op| is_another_fault(op)).map(span).collect();
         let mut first: Option<Micros> = None;
         for push in history.ops.iter().filter(|op| op.broker == outage.broker) {
             let Call::Push { items } = &push.call else { continue };
@@ -47,7 +49,9 @@ impl Outages {
             if from < push.done() && push.done() != Micros::MAX && buffered(push) {
                 first = Some(first.map_or(push.done(), |first| first.min(push.done())));
             }
-            if !(from..end).contains(&push.invoked.at) {
+            let (asked, told) = span(push);
+            let is_disturbed = others.iter().any(|(began, undone)| *began <= told && asked <= *undone);
+            if !(from..end).contains(&asked) || is_disturbed {
                 continue;
             }
             match &push.ended {
@@ -96,7 +100,7 @@ impl Outages {
         let share = self.buffered as f64 / (self.buffered + self.failed + self.unknown).max(1) as f64;
         let is = |met: bool| if met { "met" } else { "MISSED" };
         format!(
-            "## Outages\n\n{} times the database was away and the broker was left alone. Of the items pushed meanwhile \
+            "## Outages\n\n{} times the database was away and the broker was left alone. Of the items pushed meanwhile, with nothing else wrong, \
              {} were `buffered`, {} failed, {} got no answer: {:.3} % `buffered` (goal 99.9: {}); {} more were stored, \
              because the database came back first.\n\n| | p50 ms | p99 ms | longest ms | goal |\n|---|--:|--:|--:|---|\n\
              | loss to the first `buffered` | {} | {} | {} | 2000: {} |\n\
@@ -117,6 +121,16 @@ impl Outages {
             at(&took, 1.0).as_millis(),
         )
     }
+}
+
+fn span(op: &Op) -> (Micros, Micros) {
+    (op.invoked.at, op.ended.as_ref().map_or(Micros::MAX, |end| end.0.at))
+}
+
+/// Anything but the loss of PostgreSQL.
+fn is_another_fault(op: &Op) -> bool {
+    let outages = [Fault::KillPostmaster, Fault::ImmediateStop, Fault::LongOutage];
+    matches!(&op.call, Call::Fault { kind } if outages.iter().all(|fault| fault.name() != kind))
 }
 
 #[cfg(test)]
@@ -147,6 +161,9 @@ mod tests {
             push(999_999, 1_200_000, "queued"),
             push(1_000_001, 1_200_000, "queued"),
             push(400_000, 500_000, "error"),
+            // Its connection was reset as well.
+            op(Call::Fault { kind: "reset-clients".into() }, 700_000, 720_000, End::Ok(Answer::Fault { hits: 1 })),
+            push(690_000, 710_000, "failed"),
         ];
         let all = Outages::of(&History { ops, ..History::default() });
         assert_eq!((all.n, all.buffered, all.failed, all.stored, all.unknown), (1, 1, 1, 1, 0));

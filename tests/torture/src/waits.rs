@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Waits {
     /// From the answer of a push on one broker to that of a pop that had waited on the other since before it.
     pub across: Vec<Duration>,
-    /// From the death of a broker, its pause and its start included, to a push that it accepted.
+    /// From the death of a broker, its pause and its start included, to a push that it accepted; no other fault meanwhile.
     pub killed: Vec<Duration>,
     /// Requests but pops that were asked for while two brokers restarted one after the other, and were answered.
     pub rolling: Vec<Duration>,
@@ -61,16 +61,23 @@ fn struck(history: &History, fault: Fault) -> impl Iterator<Item = (&Op, Micros)
 }
 
 fn killed(history: &History) -> Vec<Duration> {
-    let kills = struck(history, Fault::KillBroker);
+    let faults: Vec<(Micros, Micros)> = history
+        .ops
+        .iter()
+        .filter(|op| matches!(op.call, Call::Fault { .. }))
+        .map(|op| (op.invoked.at, op.ended.as_ref().map_or(Micros::MAX, |end| end.0.at)))
+        .collect();
+    let alone = |from: Micros, to: Micros| faults.iter().filter(|fault| fault.0 <= to && from <= fault.1).count() == 1;
     let next = |kill: &Op| {
         let pushes = history.ops.iter().filter(|op| op.broker == kill.broker && kill.invoked.at < op.invoked.at);
         let accepted = pushes.filter(|op| match op.answer() {
             Some(Answer::Push(results)) => results.iter().any(|r| r.status == "queued" || r.status == "buffered"),
             _ => false,
         });
-        accepted.map(Op::done).min().map(|done| Duration::from_micros(done - kill.invoked.at))
+        accepted.map(Op::done).min()
     };
-    kills.filter_map(|(kill, _)| next(kill)).collect()
+    let kills = struck(history, Fault::KillBroker).filter_map(|(kill, _)| Some((kill.invoked.at, next(kill)?)));
+    kills.filter(|(from, to)| alone(*from, *to)).map(|(from, to)| Duration::from_micros(to - from)).collect()
 }
 
 fn rolling(history: &History) -> Vec<Duration> {
@@ -113,6 +120,10 @@ mod tests {
             push(1, 150, 160),
             push(0, 310, 500),
             push(0, 510, 520),
+            // This one was not alone.
+            fault(Fault::KillBroker, 0, 600, 700),
+            fault(Fault::ResetClients, 0, 650, 660),
+            push(0, 710, 720),
         ];
         let waits = killed(&History { ops, ..History::default() });
         assert_eq!(waits, [Duration::from_micros(400)]);

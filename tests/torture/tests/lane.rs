@@ -4,7 +4,7 @@
 use queen_torture::episode::Script;
 use queen_torture::faults::{Fault, Refusal};
 use queen_torture::report::{Report, Verdict};
-use queen_torture::world::World;
+use queen_torture::world::{Setup, World};
 use queen_torture::{campaign, coverage, episode};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn binary() -> PathBuf {
 /// Runs one episode; panics with its report when it is not green.
 fn judged(name: &str, brokers: u8, script: Script) {
     let dir = std::env::temp_dir().join(format!("queen-torture-{name}-{}", std::process::id()));
-    let world = World::start(&dir, &binary(), brokers, &[], false).expect("a database and brokers");
+    let world = World::start(&dir, &Setup::plain(&binary(), brokers)).expect("a database and brokers");
     let history = world.dir().join("history.jsonl");
     let outcome = episode::run(&world, &script, name, Some(&history));
     let (missing, counts) = (outcome.missing.clone(), outcome.counts.clone());

@@ -8,7 +8,7 @@ pub mod wire;
 use crate::client::{Answer as HttpAnswer, Client, Lost};
 use crate::history::{Answer, Call, End, GroupPlan, Plan, QueuePlan, Recorder};
 use crate::rng::Rng;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Why a poll has no answer: its client hung up on purpose.
@@ -39,6 +39,20 @@ pub struct Shared<'a> {
     /// Pause between the requests of one producer, on average.
     pub pause: Duration,
     stage: &'a AtomicU8,
+    seats: Vec<Seat>,
+}
+
+/// What the clients of one broker share.
+#[derive(Default)]
+struct Seat {
+    /// They stand still, as stopped processes do: what they sent goes on, what comes waits.
+    frozen: AtomicBool,
+    /// How often one of them stood still.
+    stood: AtomicU64,
+    /// Pushes that were accepted.
+    accepted: AtomicU64,
+    /// Those of them that were answered `queued`.
+    queued: AtomicU64,
 }
 
 impl<'a> Shared<'a> {
@@ -49,7 +63,39 @@ impl<'a> Shared<'a> {
         pause: Duration,
         stage: &'a AtomicU8,
     ) -> Shared<'a> {
-        Shared { recorder, plan, ports, pause, stage }
+        let seats = ports.iter().map(|_| Seat::default()).collect();
+        Shared { recorder, plan, ports, pause, stage, seats }
+    }
+
+    /// Pushes that a broker has accepted by now.
+    pub fn accepted(&self, broker: usize) -> u64 {
+        self.seats[broker].accepted.load(Ordering::Acquire)
+    }
+
+    /// Pushes that a broker has answered `queued` by now.
+    pub fn queued(&self, broker: usize) -> u64 {
+        self.seats[broker].queued.load(Ordering::Acquire)
+    }
+
+    /// Freezes the clients of a broker; with false they go on.
+    pub fn freeze(&self, broker: usize, frozen: bool) {
+        self.seats[broker].frozen.store(frozen, Ordering::Release);
+    }
+
+    /// How often a client of this broker stood still.
+    pub fn stood(&self, broker: usize) -> u64 {
+        self.seats[broker].stood.load(Ordering::Acquire)
+    }
+
+    /// Stands still as long as the clients of this broker do.
+    fn stand(&self, broker: u8) {
+        let seat = &self.seats[broker as usize];
+        if seat.frozen.load(Ordering::Acquire) {
+            seat.stood.fetch_add(1, Ordering::Release);
+            while seat.frozen.load(Ordering::Acquire) && self.stage() == Stage::Load {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
     }
 
     pub fn stage(&self) -> Stage {
@@ -102,8 +148,10 @@ impl<'a> Actor<'a> {
         body: &[u8],
         read: impl FnOnce(&HttpAnswer) -> Result<Answer, String>,
     ) -> End {
-        let op = self.shared.recorder.invoke(self.id, self.broker, call);
-        let end = match self.http.send(method, path, body) {
+        let (shared, broker) = (self.shared, self.broker);
+        shared.stand(broker);
+        let op = shared.recorder.invoke(self.id, broker, call);
+        let end = match self.http.send_and(method, path, body, || shared.stand(broker)) {
             Err(Lost::Unsent(e)) => End::Fail(format!("not sent: {e}")),
             Err(Lost::Unknown(e)) => End::Info(e.to_string()),
             Ok(answer) if (400..500).contains(&answer.status) => {
@@ -115,7 +163,13 @@ impl<'a> Actor<'a> {
             },
             Ok(answer) => End::Info(format!("{} {}", answer.status, answer.text())),
         };
-        self.shared.recorder.end(op, end.clone());
+        shared.recorder.end(op, end.clone());
+        if let End::Ok(Answer::Push(results)) = &end {
+            let seat = &shared.seats[broker as usize];
+            let any = |status: &str| u64::from(results.iter().any(|result| result.status == status));
+            seat.queued.fetch_add(any("queued"), Ordering::Release);
+            seat.accepted.fetch_add(any("queued") | any("buffered"), Ordering::Release);
+        }
         if matches!(end, End::Fail(_) | End::Info(_)) {
             // A broker that is away answers at once.
             self.shared.rest(Duration::from_millis(20), self.shared.stage());

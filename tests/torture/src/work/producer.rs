@@ -100,7 +100,7 @@ fn push(actor: &mut Actor, mut items: Vec<PushItem>) {
         if items.is_empty() || gives_up || actor.shared.stage() != Stage::Load {
             return;
         }
-        actor.shared.rest(Duration::from_millis(actor.rng.range(20, 250)), Stage::Load);
+        actor.shared.rest(Duration::from_millis(actor.rng.range(20, 120)), Stage::Load);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::process::{as_postgres, children, free_port, give_to_postgres, signal, spawn, thaw_at_end};
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,23 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Tables whose writes can be refused.
 const REFUSING: [&str; 2] = ["segments", "cursors"];
 pub const DATABASE: &str = "torture";
+/// What a session says when it has what it asked for.
+const SESSION_READY: &str = "ready";
 
 pub struct Postgres {
     bin: PathBuf,
     dir: PathBuf,
     pub port: u16,
+    /// Of the server.
+    env: Vec<(String, String)>,
     server: Mutex<Option<Child>>,
     /// Ends with its input, which ends with this.
     guard: Child,
 }
 
 impl Postgres {
-    /// Makes a cluster under `dir` and serves it.
-    pub fn start(dir: &Path) -> io::Result<Postgres> {
+    /// Makes a cluster under `dir` and serves it. `env`: of the server, on top of this process's.
+    pub fn start(dir: &Path, env: Vec<(String, String)>) -> io::Result<Postgres> {
         let bin = server_binaries()?;
         std::fs::create_dir_all(dir)?;
         give_to_postgres(dir)?;
@@ -44,12 +48,13 @@ impl Postgres {
         text += &format!(
             "\nport = {port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{}'\nmax_connections = 100\n\
              shared_buffers = '64MB'\nfsync = on\nsynchronous_commit = on\nfull_page_writes = on\n\
-             max_wal_size = '256MB'\nrestart_after_crash = on\n",
+             max_wal_size = '256MB'\nrestart_after_crash = on\n\
+             recovery_init_sync_method = syncfs\n",
             dir.display()
         );
         std::fs::write(&conf, text)?;
         let guard = thaw_at_end(&data.join("postmaster.pid"))?;
-        let postgres = Postgres { bin, dir: dir.to_owned(), port, server: Mutex::new(None), guard };
+        let postgres = Postgres { bin, dir: dir.to_owned(), port, env, server: Mutex::new(None), guard };
         postgres.resume()?;
         postgres.query_in("postgres", &format!("create database {DATABASE}")).map_err(io::Error::other)?;
         Ok(postgres)
@@ -90,7 +95,7 @@ impl Postgres {
         let log = OpenOptions::new().create(true).append(true).open(self.dir.join("log"))?;
         let mut server = Command::new(self.bin.join("postgres"));
         server.arg("-D").arg(self.dir.join("data")).current_dir(&self.dir).stdin(Stdio::null());
-        server.stdout(log.try_clone()?).stderr(log);
+        server.stdout(log.try_clone()?).stderr(log).envs(self.env.iter().cloned());
         as_postgres(&mut server);
         spawn(server, libc::SIGQUIT)
     }
@@ -115,10 +120,10 @@ impl Postgres {
         }
     }
 
-    /// A backend that serves the broker, by number.
+    /// Backends that served a broker within the last seconds, by number.
     pub fn backends(&self) -> Vec<u32> {
         let sql = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() \
-                   and backend_type = 'client backend' order by pid";
+                   and backend_type = 'client backend' and now() - interval '5 s' < state_change order by pid";
         self.query(sql).unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
     }
 
@@ -159,18 +164,57 @@ impl Postgres {
         Ok(())
     }
 
+    /// A session of somebody else that has run this SQL and waits; `None` when it could not.
+    pub fn session(&self, sql: &str) -> Option<Session> {
+        let mut psql =
+            self.psql(DATABASE).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+        let (input, output) = (psql.stdin.take()?, psql.stdout.take()?);
+        let mut session = Session { psql, input: Some(input) };
+        session.say(&format!("set lock_timeout = '10s';\n{sql};\nselect '{SESSION_READY}';\n"))?;
+        BufReader::new(output).lines().map_while(Result::ok).any(|line| line == SESSION_READY).then_some(session)
+    }
+
+    fn psql(&self, database: &str) -> Command {
+        let mut psql = Command::new(self.bin.join("psql"));
+        psql.args(["-XAtq", "-F", "\t", "-h", "127.0.0.1", "-U", "postgres", "-v", "ON_ERROR_STOP=1"])
+            .env("PGCONNECT_TIMEOUT", "5")
+            .args(["-p", &self.port.to_string(), "-d", database]);
+        psql
+    }
+
     /// Runs SQL with psql; rows as lines, columns parted by tabs.
     fn query_in(&self, database: &str, sql: &str) -> Result<String, String> {
-        let out = Command::new(self.bin.join("psql"))
-            .args(["-XAtq", "-F", "\t", "-h", "127.0.0.1", "-U", "postgres", "-v", "ON_ERROR_STOP=1"])
-            .env("PGCONNECT_TIMEOUT", "5")
-            .args(["-p", &self.port.to_string(), "-d", database, "-c", sql])
-            .output()
-            .map_err(|e| e.to_string())?;
+        let out = self.psql(database).args(["-c", sql]).output().map_err(|e| e.to_string())?;
         match out.status.success() {
             true => Ok(String::from_utf8_lossy(&out.stdout).trim_end_matches('\n').to_owned()),
             false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
         }
+    }
+}
+
+/// A session with an open transaction; dropped, it ends and its transaction with it.
+pub struct Session {
+    psql: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Session {
+    fn say(&mut self, sql: &str) -> Option<()> {
+        self.input.as_mut()?.write_all(sql.as_bytes()).ok()
+    }
+
+    /// Commits; false when the session was gone by then.
+    pub fn end(mut self) -> bool {
+        self.say("commit;\n");
+        self.input = None;
+        self.psql.wait().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.psql.kill();
+        let _ = self.psql.wait();
     }
 }
 

@@ -55,6 +55,12 @@ pub fn signal(pid: u32, signal: i32) {
     unsafe { libc::kill(pid as i32, signal) };
 }
 
+/// Whether there is such a process.
+pub fn is_running(pid: u32) -> bool {
+    // SAFETY: kill takes two integers; signal 0 only asks.
+    unsafe { libc::kill(pid as i32, 0) == 0 }
+}
+
 /// Processes whose parent is `pid`.
 pub fn children(pid: u32) -> Vec<u32> {
     let parent = |candidate: u32| {

@@ -11,7 +11,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// What a link does with bytes.
@@ -69,6 +69,9 @@ struct Orders {
 pub struct Link {
     pub port: u16,
     orders: Arc<Mutex<Orders>>,
+    /// Whoever changes the mode holds it until the mode is back; so with a trap.
+    mode: Mutex<()>,
+    trap: Mutex<()>,
     bell: UnixStream,
     counts: Arc<Counts>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -80,6 +83,8 @@ struct Counts {
     trapped: AtomicU64,
     resets: AtomicU64,
     halves: AtomicU64,
+    /// Orders to reset or to half-open that were carried out.
+    strikes: AtomicU64,
     open: AtomicUsize,
 }
 
@@ -94,7 +99,7 @@ impl Link {
         let counts = Arc::new(Counts::default());
         let proxy = Proxy { listener, ears, target, orders: orders.clone(), counts: counts.clone(), pipes: Vec::new() };
         let thread = std::thread::Builder::new().name(format!("proxy-{port}")).spawn(move || proxy.run())?;
-        Ok(Link { port, orders, bell, counts, thread: Some(thread) })
+        Ok(Link { port, orders, mode: Mutex::default(), trap: Mutex::default(), bell, counts, thread: Some(thread) })
     }
 
     fn order(&self, change: impl FnOnce(&mut Orders)) {
@@ -107,7 +112,12 @@ impl Link {
         self.order(|orders| orders.mode = mode);
     }
 
-    /// Resets up to `n` connections; returns how many were.
+    /// Keeps others that want it as well from changing the mode.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        self.mode.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Resets up to `n` connections, the busiest first; returns how many of them had carried an answer.
     pub fn reset(&self, n: usize) -> u64 {
         self.counted(&self.counts.resets, n, |orders| orders.resets = n)
     }
@@ -127,16 +137,18 @@ impl Link {
         if n == 0 || self.counts.open.load(Ordering::Acquire) == 0 {
             return 0;
         }
+        let strikes = self.counts.strikes.load(Ordering::Acquire);
         self.order(order);
         let began = Instant::now();
-        while count.load(Ordering::Acquire) == before && began.elapsed() < Duration::from_secs(1) {
+        while self.counts.strikes.load(Ordering::Acquire) == strikes && began.elapsed() < Duration::from_secs(1) {
             std::thread::sleep(Duration::from_millis(1));
         }
         count.load(Ordering::Acquire) - before
     }
 
-    /// Sets a trap and waits until it closes; false when no commit came in time.
+    /// Sets a trap and waits until it closes; false when no commit came in time, or another trap is set.
     pub fn trap(&self, trap: Trap, limit: Duration) -> bool {
+        let Ok(_held) = self.trap.try_lock() else { return false };
         let before = self.counts.trapped.load(Ordering::Acquire);
         self.order(|orders| orders.trap = Some(trap));
         let began = Instant::now();
@@ -195,6 +207,8 @@ struct Pipe {
     down: Way,
     /// The last request up was a writing statement.
     writes: bool,
+    /// An answer came down.
+    served: bool,
     moved: u64,
 }
 
@@ -261,18 +275,18 @@ impl Proxy {
             return;
         }
         self.pipes.sort_by_key(|pipe| pipe.moved);
-        for _ in 0..resets.min(self.pipes.len()) {
-            if let Some(pipe) = self.pipes.pop() {
-                pipe.reset();
-                self.counts.resets.fetch_add(1, Ordering::Release);
-            }
-        }
+        let kept = self.pipes.len().saturating_sub(resets);
+        let struck = self.pipes.split_off(kept);
+        struck.iter().for_each(Pipe::reset);
+        self.counts.resets.fetch_add(struck.iter().filter(|pipe| pipe.served).count() as u64, Ordering::Release);
+        drop(struck);
         for pipe in self.pipes.iter_mut().rev().filter(|pipe| pipe.back.is_some()).take(halves) {
             pipe.back = None;
             (pipe.up, pipe.down) = (Way::default(), Way::default());
             self.counts.halves.fetch_add(1, Ordering::Release);
         }
         self.pipes.iter_mut().for_each(|pipe| pipe.moved = 0);
+        self.counts.strikes.fetch_add(1, Ordering::Release);
     }
 
     /// Sleeps until something can be done.
@@ -317,6 +331,7 @@ impl Proxy {
                     up: Way::default(),
                     down: Way::default(),
                     writes: false,
+                    served: false,
                     moved: 0,
                 }),
                 None if refusal.is_some() && front.set_nonblocking(true).is_ok() => self.pipes.push(Pipe {
@@ -326,6 +341,7 @@ impl Proxy {
                     up: Way::default(),
                     down: Way::default(),
                     writes: false,
+                    served: false,
                     moved: 0,
                 }),
                 _ => rst(&front),
@@ -390,6 +406,7 @@ impl Pipe {
             *closed = trap;
             return Fate::Lives;
         }
+        self.served |= came_down > 0;
         self.moved += (came_up + came_down) as u64;
         pass_end(&mut self.up, back);
         pass_end(&mut self.down, &self.front);
