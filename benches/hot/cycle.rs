@@ -188,7 +188,7 @@ impl Stage {
                     last_created_at: row.last_created_at,
                     cursor: Some(*cursor),
                 };
-                Reply::Scanned { rows: behind.map(row).collect(), now }
+                Reply::Scanned { rows: behind.map(row).collect(), next: None, now }
             }
             Call::SeedCursors { partitions, .. } => {
                 let seeded = |partition: PartitionId| {

@@ -4,7 +4,7 @@
 //! or will look at it again. Whoever names it next, a push, an ack or the commit log, reads it again.
 
 use crate::lane::LaneState;
-use crate::limits::{SWEEP_PER_LANE, SWEEP_STEP};
+use crate::limits::{LANE_IDLE_CROWDED_US, LANES_CROWD, SWEEP_PER_LANE, SWEEP_STEP};
 use crate::queue::GroupState;
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -31,8 +31,12 @@ impl Shard {
 
     fn is_idle(&self, at: Ref) -> bool {
         let lane = &self.lanes[at];
+        let idle_us = match self.lanes.slab.len() > LANES_CROWD {
+            true => self.config.lane_idle_us.min(LANE_IDLE_CROWDED_US),
+            false => self.config.lane_idle_us,
+        };
         let still = lane.state == LaneState::Ready
-            && self.now.since(lane.touched) > self.config.lane_idle_us
+            && self.now.since(lane.touched) > idle_us
             && !lane.closing
             && !lane.suspect
             && !lane.to_spool

@@ -69,6 +69,9 @@ pub const WINDOW_IDLE_US: u64 = 2_000_000;
 pub const LANES_KEPT: usize = 32_768;
 /// Beyond that a lane without a push for so long is idle. Its next push reads the partition and its keys again.
 pub const LANE_IDLE_US: u64 = 10_000_000;
+/// Beyond so many already this long is idle: at 20,000 new partitions a second ten seconds of them would take 400 MB.
+pub const LANES_CROWD: usize = 2 * LANES_KEPT;
+pub const LANE_IDLE_CROWDED_US: u64 = 1_000_000;
 /// Lanes looked at for each that is made, beyond [`LANES_KEPT`].
 pub const SWEEP_PER_LANE: usize = 4;
 /// Lanes looked at per turn for either, at least.
