@@ -281,11 +281,14 @@ impl Oracle {
         format!("ack {:?} lease {lease:x?}: {}", set.group, items.join(", "))
     }
 
-    /// Queue (when the command says) and group of a pop or ack.
+    /// Queue (when the command says) and group of a pop or ack; `None`: several, or none.
     fn group_asked(&self, index: usize) -> Option<(Option<Arc<str>>, Arc<str>)> {
         match &self.asks[index].ask {
             Ask::Pop(pop) => Some((Some(queue_of(&pop.from).clone()), pop.group.clone())),
-            Ask::Ack(sets) => sets.first().map(|set| (None, set.group.clone())),
+            Ask::Ack(sets) => {
+                let first = sets.first().filter(|first| sets.iter().all(|set| set.group == first.group));
+                first.map(|set| (None, set.group.clone()))
+            }
             _ => None,
         }
     }
