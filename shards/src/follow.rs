@@ -7,7 +7,7 @@
 
 use crate::calls::Pending;
 use crate::command::{Left, LogLane};
-use crate::effect::Call;
+use crate::effect::{Call, QueueRow};
 use crate::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
 use crate::lane::LaneState;
 use crate::place::LaneKey;
@@ -99,11 +99,7 @@ impl Shard {
         let groups = &self.queues.slab[self.lanes[at].queue].groups;
         let Some(group) = groups.iter().copied().find(|&group| self.queues.groups[group].id == id) else { return };
         if let Some(cursor) = self.lanes[at].cursor_mut(group) {
-            // What is under way ends with what it knows.
-            cursor.forget = cursor.busy;
-            if !cursor.busy {
-                cursor.forget_row();
-            }
+            cursor.forget_soon();
         }
         match left {
             Left::Nothing => {}
@@ -119,6 +115,14 @@ impl Shard {
         self.forget_cursors(queue);
         let call = Call::FindQueue { tenant, queue: name.clone() };
         self.ask(call, Pending::FindQueue { slot: None, tenant, queue: name });
+    }
+
+    /// The answer to that. What is as it was teaches nothing: its cursors were forgotten when it was asked for.
+    pub(crate) fn queue_read_anew(&mut self, tenant: TenantId, name: &Arc<str>, row: Option<QueueRow>) {
+        let known = self.queues.find(tenant, name).and_then(|queue| self.queues.slab[queue].row);
+        if row.is_none() || known != row {
+            self.queue_found(tenant, name, row);
+        }
     }
 
     /// Nothing is known of what others did: every group is scanned again, every queue read.
@@ -146,3 +150,6 @@ impl Shard {
             && lane.cursors.iter().all(|cursor| !cursor.busy && cursor.waiting.is_empty())
     }
 }
+
+#[cfg(test)]
+mod tests;
