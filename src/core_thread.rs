@@ -436,6 +436,14 @@ impl Core {
         futures_util::future::join_all(told).await;
     }
 
+    /// Tells every shard that a group may be gone from any queue and waits until all have heard it.
+    pub async fn group_changed(&self, tenant: TenantId, group: &str) {
+        let group: Arc<str> = group.into();
+        let told =
+            (0..self.shards()).map(|shard| self.ask(shard, Command::GroupChanged { tenant, group: group.clone() }));
+        futures_util::future::join_all(told).await;
+    }
+
     /// Whether the broker shuts down.
     pub fn is_closing(&self) -> bool {
         self.closing.get()
