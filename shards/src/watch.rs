@@ -189,6 +189,8 @@ impl Shard {
     }
 
     pub(crate) fn watch(&mut self, slot: Slot, watch: Watch) {
+        // A slot has one watch.
+        self.unwatch(slot);
         match &watch.from {
             PopFrom::Queue { tenant, queue } => {
                 let queue = self.queues.entry(*tenant, queue);

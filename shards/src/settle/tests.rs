@@ -1,7 +1,10 @@
 use crate::command::{AckItem, AckOutcome, AckSet, Command, Disposition, Verdict};
-use crate::effect::{Call, StoreError};
-use crate::fake::{Fake, PARTITION, moved, plain};
-use crate::ids::{Key, LeaseId, PartitionId, TenantId};
+use crate::effect::{Call, CursorRow, KeysRow, Reply, StoreError};
+use crate::fake::{Fake, PARTITION, START, lane, moved, plain, row};
+use crate::ids::{GroupId, Key, LeaseId, Offset, PartitionId, Stamp, TenantId};
+use crate::limits::BELOW_PAGES_MAX;
+use crate::queue::IMPLICIT_OPTIONS;
+use std::cell::Cell;
 
 /// More than a recursion of one step each would have stack for.
 const MANY: u64 = 100_000;
@@ -60,4 +63,38 @@ fn partitions_of_one_call_are_looked_for_together() {
         .map(|(_, call)| if let Call::FindPartitions { ids, .. } = call { ids.len() } else { 0 })
         .collect();
     assert_eq!(asked, [512, 488]);
+}
+
+/// Pages that are read for a key nobody ever pushed, of a long partition whose keys are so old; at most `most`.
+fn pages_read(age_secs: i64, most: u32) -> u32 {
+    let mut fake = Fake::new();
+    let end = Offset(100_000_000);
+    fake.ask(1, Command::Ack { sets: vec![AckSet { lease: None, ..set(PARTITION, 0) }] });
+    let created_at = Stamp(START as i64 - age_secs * 1_000_000);
+    let pages = Cell::new(0);
+    while fake.moves.is_empty() && pages.get() < most {
+        fake.answer(|call| match call {
+            Call::FindPartitions { .. } => {
+                let mut lane = lane();
+                lane.row.last_offset = end;
+                Ok(Reply::Found(vec![Some(lane)]))
+            }
+            Call::FindCursor { .. } => Ok(Reply::Cursor(Some((GroupId(1), CursorRow { committed: end, ..row(1) })))),
+            Call::ReadKeys { to, newest_first: true, .. } => {
+                pages.set(pages.get() + 1);
+                let keys = vec![0; 160].into();
+                let row = KeysRow { base: to.plus(-9), created_at, accepted_at: None, keys };
+                Ok(Reply::Keys { rows: vec![row], complete: false, now: Stamp(START as i64) })
+            }
+            other => panic!("{other:?}"),
+        });
+    }
+    pages.get()
+}
+
+#[test]
+fn a_key_that_was_never_pushed_is_not_looked_for_in_all_of_a_partition() {
+    let window = IMPLICIT_OPTIONS.dedup_secs as i64;
+    assert_eq!(pages_read(window + 1, 1000), BELOW_PAGES_MAX);
+    assert_eq!(pages_read(window - 1, 1000), 1000, "as far as the contract goes");
 }
