@@ -23,7 +23,7 @@ use queen_shards::bundle::{Bundle, news};
 use queen_shards::command::{Command, Event};
 use queen_shards::effect::{CursorOutcome, Effect, MoveOutcome};
 use queen_shards::ids::{CommitId, Micros, Slot, Stamp};
-use queen_shards::limits::{GROUP_IDLE_US, LANE_IDLE_US, LANES_KEPT, ShardConfig};
+use queen_shards::limits::{BUSY_CLAIMS_MAX, BUSY_WAIT_US, GROUP_IDLE_US, LANE_IDLE_US, LANES_KEPT, ShardConfig};
 use queen_shards::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -230,6 +230,7 @@ impl World {
         self.later(10_000, Due::Admin);
         self.lock_rows();
         if self.plan.regroups {
+            self.oracle.locked_us = BUSY_CLAIMS_MAX as i64 * (BUSY_WAIT_US + self.plan.latency.1) as i64;
             self.later(100_000, Due::LockGroup);
         }
     }
