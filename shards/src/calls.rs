@@ -25,6 +25,7 @@ pub(crate) enum Pending {
     Provision { lanes: Vec<Ref> },
     Reverify { lane: Ref },
     MeetLane { lane: LaneKey },
+    ReadGrown { slot: Slot, lane: LaneKey },
     LearnLane { job: Ref, lane: Ref, ours: bool, told: (PartitionId, Offset) },
     PrepareLane { ticket: PrepareTicket },
     PrepareRows { lane: Ref, ticket: PrepareTicket, rows: Vec<RowId> },
@@ -118,6 +119,10 @@ impl Shard {
             Pending::MeetLane { lane } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.lane_found(&lane, row);
+            }
+            Pending::ReadGrown { slot, lane } => {
+                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
+                self.grown_read(slot, lane, row);
             }
             Pending::LearnLane { job, lane, ours, told } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());

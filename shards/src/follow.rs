@@ -6,9 +6,9 @@
 //! does no harm. Does not read anything: whoever is woken asks. Source: architecture 13, rules 8, 10, 11.
 
 use crate::calls::Pending;
-use crate::command::{Left, LogLane};
-use crate::effect::{Call, QueueRow};
-use crate::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
+use crate::command::{Left, LogLane, Verdict};
+use crate::effect::{Call, LaneRow, QueueRow, StoreError};
+use crate::ids::{GroupId, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::lane::LaneState;
 use crate::place::LaneKey;
 use crate::shard::Shard;
@@ -43,6 +43,23 @@ impl Shard {
     /// Whether the answer being taken was asked for before the log was read.
     pub(crate) fn is_overtaken(&self) -> bool {
         self.answering <= self.followed
+    }
+
+    /// A partition that this broker's edge wrote to by a call of its own (a replay).
+    pub(crate) fn read_grown(&mut self, slot: Slot, lane: LaneKey) {
+        self.ask(Call::FindLane { lane: lane.clone() }, Pending::ReadGrown { slot, lane });
+    }
+
+    pub(crate) fn grown_read(&mut self, slot: Slot, key: LaneKey, row: Result<Option<LaneRow>, StoreError>) {
+        match row {
+            Ok(Some(LaneRow { partition, last_offset, log_start, last_created_at, .. })) => {
+                self.lane_grew(LogLane { key, partition, last_offset, log_start, last_created_at });
+            }
+            // Deleted since.
+            Ok(None) => {}
+            Err(_) => self.look_anew(key.tenant, key.queue.clone()),
+        }
+        self.reply(slot, Verdict::Done);
     }
 
     fn lane_grew(&mut self, row: LogLane) {

@@ -207,6 +207,7 @@ impl Shard {
             Command::Heard { store, news } => self.heard(slot, store, news),
             Command::GiveBack { lease, claims } => self.give_back(lease, claims),
             Command::QueueChanged { tenant, queue } => self.queue_changed(slot, tenant, queue),
+            Command::LaneGrew { lane } => self.read_grown(slot, lane),
             Command::GroupChanged { tenant, group } => self.group_changed(slot, tenant, &group),
         }
     }

@@ -205,7 +205,10 @@ impl Oracle {
             Command::GiveBack { lease, claims } => Ask::GiveBack { lease: *lease, claims: claims.clone() },
             Command::Prepare { sets, .. } => Ask::Ack(sets.clone()),
             Command::Bundle(bundle) => Ask::Bundle(self.sent_bundle(now, bundle)),
-            Command::QueueChanged { .. } | Command::GroupChanged { .. } | Command::Heard { .. } => Ask::Changed,
+            Command::QueueChanged { .. }
+            | Command::GroupChanged { .. }
+            | Command::LaneGrew { .. }
+            | Command::Heard { .. } => Ask::Changed,
             Command::Watch(_) | Command::Unwatch => return,
         };
         let fates = match &ask {
