@@ -116,11 +116,11 @@ impl World {
     }
 
     /// Evidence older than any window, and than the floor of ack memory, goes. The floor is 900 s; the simulation
-    /// lives seconds, so here it is ten.
+    /// lives seconds, so here it is three.
     fn purge(&mut self) {
         let Some(id) = self.any_partition() else { return };
         let queue = &self.oracle.ledger.queues[&self.oracle.ledger.parts[&id].queue];
-        let window = queue.versions.iter().map(|(_, _, options)| options.dedup_secs).max().unwrap_or(0).max(10);
+        let window = queue.versions.iter().map(|(_, _, options)| options.dedup_secs).max().unwrap_or(0).max(3);
         // Nor what an undrained record of any broker may need. Source: architecture 13.14.
         let floor = self.disks.iter().filter_map(|disk| disk.floor()).min().unwrap_or(Stamp(i64::MAX));
         let newest = self.moment().stamp.min(floor);
