@@ -27,6 +27,7 @@ use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, Tenant
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
+use queen_shards::place::LaneKey;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -433,6 +434,19 @@ impl Core {
         let queue: Arc<str> = queue.into();
         let told =
             (0..self.shards()).map(|shard| self.ask(shard, Command::QueueChanged { tenant, queue: queue.clone() }));
+        futures_util::future::join_all(told).await;
+    }
+
+    /// Tells its shard that a partition grew by a call of the edge and waits until it has read it.
+    pub async fn lane_grew(&self, lane: LaneKey) {
+        self.ask(lane.owner(self.shards()), Command::LaneGrew { lane }).await;
+    }
+
+    /// Tells every shard that a group may be gone from any queue and waits until all have heard it.
+    pub async fn group_changed(&self, tenant: TenantId, group: &str) {
+        let group: Arc<str> = group.into();
+        let told =
+            (0..self.shards()).map(|shard| self.ask(shard, Command::GroupChanged { tenant, group: group.clone() }));
         futures_util::future::join_all(told).await;
     }
 

@@ -87,7 +87,7 @@ impl Shard {
                 continue;
             }
             let hot = queue.groups.iter().filter_map(|&group| self.queues.groups.get(group));
-            let hot = hot.map(|group| group.ready.len() as u64).sum();
+            let hot = hot.map(|group| group.ring.len() as u64).sum();
             busy.push(BusyQueue { tenant: queue.tenant, queue: queue.name.clone(), activity, hot });
         }
         busy.sort_by(BusyQueue::busiest_first);

@@ -25,6 +25,7 @@ pub(crate) enum Pending {
     Provision { lanes: Vec<Ref> },
     Reverify { lane: Ref },
     MeetLane { lane: LaneKey },
+    ReadGrown { slot: Slot, lane: LaneKey },
     LearnLane { job: Ref, lane: Ref, ours: bool, told: (PartitionId, Offset) },
     PrepareLane { ticket: PrepareTicket },
     PrepareRows { lane: Ref, ticket: PrepareTicket, rows: Vec<RowId> },
@@ -43,8 +44,9 @@ pub(crate) enum Pending {
     Seed { job: Ref, group: Ref, epoch: u32, lanes: Vec<Ref> },
     ReadClaim { job: Ref, group: Ref, lane: Ref, start: Offset, wanted: u32 },
     ReadNewest { job: Ref, group: Ref, lane: Ref, start: Offset },
-    FindPartition { ticket: Ticket },
-    FindCursor { ticket: Ticket, lane: Ref },
+    FindPartitions { tickets: Vec<Vec<Ticket>> },
+    FindGone { lanes: Vec<(Ref, PartitionId)> },
+    FindCursor { lane: Ref, tickets: Vec<Ticket> },
     Resolve(Resolving),
     ReadPoison { ticket: Ticket, lane: Ref, group: Ref, tries: u8, ruled: Ruled },
 }
@@ -119,6 +121,10 @@ impl Shard {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.lane_found(&lane, row);
             }
+            Pending::ReadGrown { slot, lane } => {
+                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
+                self.grown_read(slot, lane, row);
+            }
             Pending::LearnLane { job, lane, ours, told } => {
                 let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
                 self.lane_learnt(job, lane, ours, told, row);
@@ -179,9 +185,12 @@ impl Shard {
                     Ok(Reply::Queue(row)) => row,
                     _ => None,
                 };
-                self.queue_found(tenant, &queue, row);
-                if let Some(slot) = slot {
-                    self.reply(slot, Verdict::Done);
+                match slot {
+                    Some(slot) => {
+                        self.queue_found(tenant, &queue, row);
+                        self.reply(slot, Verdict::Done);
+                    }
+                    None => self.queue_read_anew(tenant, &queue, row),
                 }
             }
             Pending::OpenGroup { group, epoch, .. } | Pending::Scan { group, epoch } if self.is_past(group, epoch) => {}
@@ -222,19 +231,14 @@ impl Shard {
             Pending::ReadNewest { job, group, lane, start } => {
                 self.newest_read(job, group, lane, start, result.and_then(records_of));
             }
-            Pending::FindPartition { ticket } => {
-                let found = result.and_then(|reply| match reply {
-                    Reply::Found(found) => Ok(found.into_iter().next().flatten()),
-                    other => Err(unexpected(&other)),
-                });
-                self.partition_found(ticket, found);
-            }
-            Pending::FindCursor { ticket, lane } => {
+            Pending::FindPartitions { tickets } => self.partitions_found(tickets, result.and_then(found_of)),
+            Pending::FindGone { lanes } => self.gone_found(lanes, result.and_then(found_of)),
+            Pending::FindCursor { lane, tickets } => {
                 let found = result.and_then(|reply| match reply {
                     Reply::Cursor(found) => Ok(found),
                     other => Err(unexpected(&other)),
                 });
-                self.cursor_found(ticket, lane, found);
+                self.cursors_found(tickets, lane, found);
             }
             Pending::Resolve(resolving) => {
                 let page = result.and_then(|reply| self.keys_of(reply));
@@ -266,6 +270,13 @@ impl Shard {
 fn lanes_of(reply: Reply) -> Result<Vec<Option<crate::effect::LaneRow>>, StoreError> {
     match reply {
         Reply::Lanes(rows) => Ok(rows),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn found_of(reply: Reply) -> Result<Vec<Option<crate::effect::FoundLane>>, StoreError> {
+    match reply {
+        Reply::Found(found) => Ok(found),
         other => Err(unexpected(&other)),
     }
 }

@@ -128,7 +128,7 @@ impl Shard {
             PopFrom::Queue { tenant, queue } => {
                 let name = job.pop.group.clone();
                 let queue = self.queues.entry(tenant, &queue);
-                let group = self.queues.group_entry(queue, &name);
+                let group = self.queues.group_entry(queue, &name, self.now);
                 self.run_wildcard(at, queue, group);
             }
             PopFrom::Partition(key) => self.run_pinned(at, &key),
@@ -203,7 +203,7 @@ impl Shard {
         };
         let queue = self.lanes[lane_ref].queue;
         let name = self.pops[at].pop.group.clone();
-        let group = self.queues.group_entry(queue, &name);
+        let group = self.queues.group_entry(queue, &name, self.now);
         match &self.queues.groups[group] {
             state if state.state == GroupState::Opening => return self.queues.groups[group].pops.push(at),
             state if state.state == GroupState::Unknown || state.conflation.is_none() => {
@@ -215,10 +215,7 @@ impl Shard {
         self.pops[at].partitions_left = self.pops[at].partitions_left.min(1);
         if self.pops[at].claims.is_empty() && !self.pops[at].stopped {
             let cursor = self.lanes[lane_ref].cursor_entry(group);
-            if cursor.in_ready {
-                cursor.in_ready = false;
-                self.queues.groups[group].ready.retain(|l| *l != lane_ref);
-            }
+            self.queues.groups[group].ring.take_out(cursor);
             self.serve(at, group, lane_ref, &mut Vec::new());
             if self.stands_unread(lane_ref, group) {
                 self.seed(at, group, vec![lane_ref]);
@@ -323,7 +320,7 @@ impl Shard {
     fn scan_on(&mut self, group: Ref) {
         let state = &self.queues.groups[group];
         if let GroupState::Resting(after) = state.state
-            && state.ready.len() < self.config.ready_low
+            && state.ring.len() < self.config.ready_low
         {
             self.scan(group, after);
         }
@@ -366,7 +363,7 @@ impl Shard {
         };
         self.scan_on(group);
         let state = &self.queues.groups[group];
-        if !state.ready.is_empty() || !matches!(state.state, GroupState::Scanning(_)) {
+        if !state.ring.is_empty() || !matches!(state.state, GroupState::Scanning(_)) {
             self.run_pops(group);
         }
     }
@@ -416,7 +413,7 @@ impl Shard {
     fn count_ready(&self, group: Ref, wanted: u32) -> u32 {
         let mut ready: u64 = 0;
         let conflating = self.is_conflating(group);
-        for &lane in self.queues.groups[group].ready.iter().take(COUNT_LANES_MAX) {
+        for lane in self.queues.groups[group].ring.iter(group, &self.lanes).take(COUNT_LANES_MAX) {
             let Some(lane) = self.lanes.slab.get(lane) else { continue };
             let committed = lane.cursor(group).and_then(|c| c.row).map_or(Offset::NONE, |row| row.committed);
             let waiting = (lane.end.0 - next_start(committed, lane.log_start).0 + 1).max(0) as u64;
@@ -437,20 +434,23 @@ impl Shard {
             if !job.wants() {
                 break;
             }
-            let Some(lane_ref) = self.queues.groups[group].ready.pop_front() else { break };
-            let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { continue };
-            if job.claims.iter().any(|claim| claim.partition == lane.id) {
+            let Some(lane_ref) = self.queues.groups[group].ring.take_first(group, &mut self.lanes) else { break };
+            let partition = self.lanes[lane_ref].id;
+            if job.claims.iter().any(|claim| claim.partition == partition) {
                 // Its claim of this answer is over already: for somebody else.
                 theirs.push(lane_ref);
                 continue;
             }
-            lane.cursor_entry(group).in_ready = false;
             self.serve(at, group, lane_ref, &mut unread);
             if unread.len() >= SEED_MAX {
                 break;
             }
         }
-        self.queues.groups[group].ready.extend(theirs);
+        for lane in theirs {
+            if let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|lane| lane.cursor_mut(group)) {
+                self.queues.groups[group].ring.put(lane, cursor);
+            }
+        }
         if !unread.is_empty() {
             self.seed(at, group, unread);
         }
@@ -673,18 +673,23 @@ impl Shard {
         }
         let state = &mut self.queues.groups[group];
         state.seeding = state.seeding.saturating_sub(1);
+        let id = state.id;
         match rows {
             Ok(rows) => {
+                let mut gone = Vec::new();
                 for (lane_ref, row) in lanes.into_iter().zip(rows) {
                     let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { continue };
                     let Some(seeded) = row else {
-                        self.forget_lane(lane_ref);
+                        gone.push(lane_ref);
                         continue;
                     };
                     lane.saw_end(seeded.last_offset);
                     lane.log_start = lane.log_start.max(seeded.log_start);
                     lane.cursor_entry(group).learn(seeded.row, now);
                     self.free_cursor(lane_ref, group);
+                }
+                if !gone.is_empty() {
+                    self.cursors_gone(group, id, gone);
                 }
             }
             Err(_) => {

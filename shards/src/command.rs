@@ -41,6 +41,11 @@ pub enum Command {
     /// Options of the queue changed, it was deleted, or its cursors were moved: forget what is remembered of it, so
     /// that the next command reads the store. Answered by [`Verdict::Done`].
     QueueChanged { tenant: TenantId, queue: Arc<str> },
+    /// A partition of this shard grew behind its back: read it, and offer it to its groups. Answered by [`Verdict::Done`].
+    LaneGrew { lane: LaneKey },
+    /// A group of that name may have been deleted in any queue of the tenant: the same for its cursors. Answered by
+    /// [`Verdict::Done`].
+    GroupChanged { tenant: TenantId, group: Arc<str> },
 }
 
 /// Messages of one request for one partition, first occurrences of a key only (layer 1 ran at the edge).

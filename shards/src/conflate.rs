@@ -23,7 +23,7 @@ impl Shard {
     pub(crate) fn registers_pinned(&mut self, at: Ref, key: &LaneKey) -> bool {
         let (start, name) = (self.pops[at].pop.start, self.pops[at].pop.group.clone());
         let queue = self.queues.entry(key.tenant, &key.queue);
-        let group = self.queues.group_entry(queue, &name);
+        let group = self.queues.group_entry(queue, &name, self.now);
         match &mut self.queues.groups[group] {
             state if state.state == GroupState::Opening => state.pops.push(at),
             state if state.state == GroupState::Unknown || !state.registered => {

@@ -43,7 +43,7 @@ impl Shard {
             && lane.drafts.is_empty()
             && lane.preparing.is_empty()
             && lane.lookup.is_none()
-            && lane.sealed.is_none();
+            && lane.runs().is_none();
         let free = lane.cursors.iter().all(|c| !c.busy && c.waiting.is_empty() && !c.in_ready && c.timer.is_none());
         still && free && self.nothing_left(at)
     }

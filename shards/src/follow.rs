@@ -6,9 +6,9 @@
 //! does no harm. Does not read anything: whoever is woken asks. Source: architecture 13, rules 8, 10, 11.
 
 use crate::calls::Pending;
-use crate::command::{Left, LogLane};
-use crate::effect::Call;
-use crate::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
+use crate::command::{Left, LogLane, Verdict};
+use crate::effect::{Call, LaneRow, QueueRow, StoreError};
+use crate::ids::{GroupId, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::lane::LaneState;
 use crate::place::LaneKey;
 use crate::shard::Shard;
@@ -43,6 +43,23 @@ impl Shard {
     /// Whether the answer being taken was asked for before the log was read.
     pub(crate) fn is_overtaken(&self) -> bool {
         self.answering <= self.followed
+    }
+
+    /// A partition that this broker's edge wrote to by a call of its own (a replay).
+    pub(crate) fn read_grown(&mut self, slot: Slot, lane: LaneKey) {
+        self.ask(Call::FindLane { lane: lane.clone() }, Pending::ReadGrown { slot, lane });
+    }
+
+    pub(crate) fn grown_read(&mut self, slot: Slot, key: LaneKey, row: Result<Option<LaneRow>, StoreError>) {
+        match row {
+            Ok(Some(LaneRow { partition, last_offset, log_start, last_created_at, .. })) => {
+                self.lane_grew(LogLane { key, partition, last_offset, log_start, last_created_at });
+            }
+            // Deleted since.
+            Ok(None) => {}
+            Err(_) => self.look_anew(key.tenant, key.queue.clone()),
+        }
+        self.reply(slot, Verdict::Done);
     }
 
     fn lane_grew(&mut self, row: LogLane) {
@@ -99,11 +116,7 @@ impl Shard {
         let groups = &self.queues.slab[self.lanes[at].queue].groups;
         let Some(group) = groups.iter().copied().find(|&group| self.queues.groups[group].id == id) else { return };
         if let Some(cursor) = self.lanes[at].cursor_mut(group) {
-            // What is under way ends with what it knows.
-            cursor.forget = cursor.busy;
-            if !cursor.busy {
-                cursor.forget_row();
-            }
+            cursor.forget_soon();
         }
         match left {
             Left::Nothing => {}
@@ -119,6 +132,14 @@ impl Shard {
         self.forget_cursors(queue);
         let call = Call::FindQueue { tenant, queue: name.clone() };
         self.ask(call, Pending::FindQueue { slot: None, tenant, queue: name });
+    }
+
+    /// The answer to that. What is as it was teaches nothing: its cursors were forgotten when it was asked for.
+    pub(crate) fn queue_read_anew(&mut self, tenant: TenantId, name: &Arc<str>, row: Option<QueueRow>) {
+        let known = self.queues.find(tenant, name).and_then(|queue| self.queues.slab[queue].row);
+        if row.is_none() || known != row {
+            self.queue_found(tenant, name, row);
+        }
     }
 
     /// Nothing is known of what others did: every group is scanned again, every queue read.
@@ -146,3 +167,6 @@ impl Shard {
             && lane.cursors.iter().all(|cursor| !cursor.busy && cursor.waiting.is_empty())
     }
 }
+
+#[cfg(test)]
+mod tests;

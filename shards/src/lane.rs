@@ -34,6 +34,8 @@ pub enum LaneState {
 pub struct Lane {
     pub key: LaneKey,
     pub queue: Ref,
+    /// Its place among the lanes of its queue: see [`Lanes::of_queue`].
+    place: usize,
     /// 0 while unknown.
     pub id: PartitionId,
     pub state: LaneState,
@@ -136,8 +138,10 @@ pub struct Cursor {
     pub busy: bool,
     /// The row may have been changed by others while this was busy: forget it when that ends.
     pub forget: bool,
-    /// In the ready ring of its group.
+    /// Ready: counted in its group's ring, and found there.
     pub in_ready: bool,
+    /// The ring has an entry for it, which counts for nothing when the lane was served otherwise.
+    pub in_ring: bool,
     /// A timer that will look at this cursor again is armed for this moment.
     pub timer: Option<Micros>,
     /// Stamp of the message at an offset, learnt by a cold read: (offset, stamp).
@@ -173,6 +177,7 @@ impl Cursor {
             busy: false,
             forget: false,
             in_ready: false,
+            in_ring: false,
             timer: None,
             stamp_at: None,
             waiting: VecDeque::new(),
@@ -194,6 +199,14 @@ impl Cursor {
         self.forget = false;
     }
 
+    /// The same, once what is under way has ended with what it knows: its move is refused if that is old.
+    pub fn forget_soon(&mut self) {
+        self.forget = self.busy;
+        if !self.busy {
+            self.forget_row();
+        }
+    }
+
     /// Whether a lease holds the partition, by our reckoning.
     pub fn leased(&self, now: Micros) -> bool {
         now < self.lease_until
@@ -205,6 +218,7 @@ impl Lane {
         Lane {
             key,
             queue,
+            place: 0,
             id: PartitionId(0),
             state: LaneState::Unknown,
             closing: false,
@@ -268,6 +282,7 @@ pub struct Lanes {
     pub slab: Slab<Box<Lane>>,
     by_name: HashTable<(u64, Ref)>,
     by_id: HashMap<PartitionId, Ref>,
+    of_queue: HashMap<Ref, Vec<Ref>>,
 }
 
 impl Lanes {
@@ -284,9 +299,17 @@ impl Lanes {
         self.by_id.get(&id).copied()
     }
 
-    pub fn insert(&mut self, lane: Lane) -> Ref {
+    /// The lanes of a queue, in no order that means anything.
+    pub fn of_queue(&self, queue: Ref) -> &[Ref] {
+        self.of_queue.get(&queue).map_or(&[], |lanes| lanes)
+    }
+
+    pub fn insert(&mut self, mut lane: Lane) -> Ref {
         let hash = lane.key.hash();
+        let queue = lane.queue;
+        lane.place = self.of_queue(queue).len();
         let at = self.slab.insert(Box::new(lane));
+        self.of_queue.entry(queue).or_default().push(at);
         self.by_name.insert_unique(hash, (hash, at), |(hash, _)| *hash);
         at
     }
@@ -304,6 +327,13 @@ impl Lanes {
     pub fn remove(&mut self, at: Ref) -> Option<Box<Lane>> {
         let lane = self.slab.remove(at)?;
         self.by_id.remove(&lane.id);
+        let of_queue = self.of_queue.get_mut(&lane.queue).expect("it has this one");
+        of_queue.swap_remove(lane.place);
+        if let Some(&moved) = of_queue.get(lane.place) {
+            self.slab[moved].place = lane.place;
+        } else if of_queue.is_empty() {
+            self.of_queue.remove(&lane.queue);
+        }
         if let Ok(entry) = self.by_name.find_entry(lane.key.hash(), |(_, r)| *r == at) {
             entry.remove();
         }
@@ -320,5 +350,36 @@ impl std::ops::Index<Ref> for Lanes {
 impl std::ops::IndexMut<Ref> for Lanes {
     fn index_mut(&mut self, at: Ref) -> &mut Lane {
         &mut self.slab[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TenantId;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_lanes_of_a_queue_are_those_that_say_so(steps in proptest::collection::vec((0usize..3, 0usize..20), 0..60)) {
+            let mut lanes = Lanes::default();
+            let mut names = Slab::default();
+            let queues: Vec<Ref> = (0..3).map(|_| names.insert(())).collect();
+            let mut there: Vec<Ref> = Vec::new();
+            for (n, (queue, remove)) in steps.into_iter().enumerate() {
+                if remove < there.len() {
+                    lanes.remove(there.swap_remove(remove));
+                } else {
+                    let key = LaneKey::new(TenantId::DEFAULT, queue.to_string().into(), n.to_string().into());
+                    there.push(lanes.insert(Lane::new(key, queues[queue], Micros(0))));
+                }
+                for &queue in &queues {
+                    let mut listed = lanes.of_queue(queue).to_vec();
+                    let mut want: Vec<Ref> = there.iter().copied().filter(|&at| lanes[at].queue == queue).collect();
+                    (listed.sort_unstable(), want.sort_unstable());
+                    prop_assert_eq!(listed, want);
+                }
+            }
+        }
     }
 }

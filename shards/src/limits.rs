@@ -31,6 +31,14 @@ pub const READY_LOW: usize = 8_192;
 pub const READY_MAX: usize = 4 * READY_LOW;
 /// Keys in one page of a window load or an ack's search: 1 MiB.
 pub const KEYS_PAGE: u32 = 65536;
+/// Pages of keys below a cursor that are read for keys an ack names, however old they are: a million keys. Past them only
+/// keys are looked for that [`ACK_MEMORY_SECS`] or the dedup window still covers, so that a key nobody ever pushed does not
+/// cost a read of the whole partition.
+pub const BELOW_PAGES_MAX: u32 = 16;
+/// So long after its push an ack resolves in any case. Source: data plane 5.5, resolution window.
+pub const ACK_MEMORY_SECS: u32 = 900;
+/// Partitions in one call that reads them for acks.
+pub const FIND_MAX: usize = 512;
 /// Commits in a row that may find a lane's row locked or moved before it goes alone and waits for the row, and pauses
 /// between tries when even that is in vain.
 pub const BUSY_TRIES: u8 = 3;
@@ -72,6 +80,10 @@ pub const LANE_IDLE_US: u64 = 10_000_000;
 /// Beyond so many already this long is idle: at 20,000 new partitions a second ten seconds of them would take 400 MB.
 pub const LANES_CROWD: usize = 2 * LANES_KEPT;
 pub const LANE_IDLE_CROWDED_US: u64 = 1_000_000;
+/// A group that nobody asked for so long leaves memory: longer than consumers rest between two polls.
+pub const GROUP_IDLE_US: u64 = 600_000_000;
+/// Groups looked at per turn for that.
+pub const GROUPS_LOOKED: usize = 4;
 /// Lanes looked at for each that is made, beyond [`LANES_KEPT`].
 pub const SWEEP_PER_LANE: usize = 4;
 /// Lanes looked at per turn for either, at least.
@@ -108,6 +120,8 @@ pub struct ShardConfig {
     /// See [`LANES_KEPT`] and [`LANE_IDLE_US`]; smaller in tests.
     pub lanes_kept: usize,
     pub lane_idle_us: u64,
+    /// See [`GROUP_IDLE_US`]; smaller in tests.
+    pub group_idle_us: u64,
     /// See [`READY_LOW`] and [`READY_MAX`]; smaller in tests.
     pub ready_low: usize,
     pub ready_max: usize,
@@ -129,6 +143,7 @@ impl Default for ShardConfig {
             lane_tail_bytes_max: 4 << 20,
             lanes_kept: LANES_KEPT,
             lane_idle_us: LANE_IDLE_US,
+            group_idle_us: GROUP_IDLE_US,
             ready_low: READY_LOW,
             ready_max: READY_MAX,
             window_batch: 100,

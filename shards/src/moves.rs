@@ -21,9 +21,11 @@ pub(crate) enum Op {
         claim: Claim,
         lease: Option<LeaseId>,
     },
+    /// `with`: sets that waited when the move was sent and are refused by the same word of the store.
     Ack {
         ticket: Ticket,
         verdict: SetVerdict,
+        with: Vec<Ticket>,
     },
     /// `job`: a pop whose claim came to nothing, which goes on afterwards.
     GiveBack {
@@ -67,7 +69,8 @@ impl Shard {
             return;
         }
         let n = self.moves.waiting.len().min(COMMIT_MOVES_MAX);
-        let batch: Vec<QueuedMove> = self.moves.waiting.drain(..n).collect();
+        let mut batch: Vec<QueuedMove> = self.moves.waiting.drain(..n).collect();
+        batch.iter_mut().for_each(|queued| self.refuse_together(queued));
         self.commits += 1;
         let commit = CommitId(self.commits);
         let moves = batch.iter().map(|queued| queued.cursor_move.clone()).collect();
@@ -79,7 +82,12 @@ impl Shard {
         let Some((_, sent, batch)) = self.moves.in_flight.take_if(|(id, ..)| *id == commit) else { return };
         let outcome = match result {
             Ok(outcome) => outcome,
-            Err(_) => return batch.into_iter().for_each(|queued| self.move_failed(queued)),
+            Err(_) => {
+                return batch.into_iter().for_each(|mut queued| {
+                    self.part(&mut queued);
+                    self.move_failed(queued);
+                });
+            }
         };
         self.read_clock(outcome.now, sent);
         for (queued, outcome) in batch.into_iter().zip(outcome.moves) {
@@ -87,14 +95,49 @@ impl Shard {
         }
     }
 
+    /// A confirmation that a set's lease is not the one of the row refuses every set that waits with a third one.
+    fn refuse_together(&mut self, queued: &mut QueuedMove) {
+        let Op::Ack { verdict, with, .. } = &mut queued.op else { return };
+        let any_lease = queued.cursor_move.to.is_none() && queued.cursor_move.lease == LeaseMust::Any;
+        if !any_lease || verdict.items.first() != Some(&AckOutcome::InvalidLease) {
+            return;
+        }
+        let Some(cursor) = self.lanes.slab.get_mut(queued.lane).and_then(|l| l.cursor_mut(queued.group)) else {
+            return;
+        };
+        let Some(row) = cursor.row else { return };
+        let acks = &self.acks;
+        cursor.waiting.retain(|ticket| {
+            let job = &acks[ticket.job];
+            let refused = job.is_refused(ticket.set, row.lease);
+            if refused {
+                with.push(*ticket);
+            }
+            !refused
+        });
+    }
+
+    /// Nothing was confirmed: what would have been refused with it waits on.
+    fn part(&mut self, queued: &mut QueuedMove) {
+        let Op::Ack { with, .. } = &mut queued.op else { return };
+        let with = std::mem::take(with);
+        match self.lanes.slab.get_mut(queued.lane).and_then(|l| l.cursor_mut(queued.group)) {
+            Some(cursor) => with.into_iter().rev().for_each(|ticket| cursor.waiting.push_front(ticket)),
+            None => with.into_iter().for_each(|ticket| self.start_set(ticket)),
+        }
+    }
+
     fn settle_move(&mut self, mut queued: QueuedMove, outcome: CursorOutcome) {
         let now = self.now;
+        if !matches!(outcome, CursorOutcome::Moved { .. }) {
+            self.part(&mut queued);
+        }
         let Some(lane) = self.lanes.slab.get_mut(queued.lane) else {
             // The queue was deleted meanwhile, or the store is another one; the claim, if it was made, is void. An ack that was
             // made is answered so: again, it would be charged twice.
             return match (outcome, queued) {
-                (CursorOutcome::Moved { .. }, QueuedMove { op: Op::Ack { ticket, verdict }, .. }) => {
-                    self.finish_set(ticket, verdict)
+                (CursorOutcome::Moved { .. }, QueuedMove { op: Op::Ack { ticket, verdict, with }, .. }) => {
+                    self.finish_sets(ticket, verdict, with)
                 }
                 (_, queued) => self.abandon(queued),
             };
@@ -133,10 +176,8 @@ impl Shard {
             }
             CursorOutcome::Unknown => self.move_failed(queued),
             CursorOutcome::Gone => {
-                let lane = queued.lane;
+                self.cursors_gone(queued.group, queued.cursor_move.group, vec![queued.lane]);
                 self.abandon(queued);
-                // The partition or the cursor is gone: nothing remembered of it can be trusted.
-                self.forget_lane(lane);
             }
         }
     }
@@ -167,15 +208,20 @@ impl Shard {
         let QueuedMove { lane, group, op, .. } = queued;
         match op {
             Op::Claim { job, claim, lease } => self.claimed(job, lane, group, claim, lease),
-            Op::Ack { ticket, verdict } => {
+            Op::Ack { ticket, verdict, with } => {
                 self.free_cursor(lane, group);
                 let accepted =
                     |outcome: &&AckOutcome| matches!(outcome, AckOutcome::Accepted | AckOutcome::DeadLettered);
                 self.count_acked(lane, verdict.items.iter().filter(accepted).count() as u64);
-                self.finish_set(ticket, verdict);
+                self.finish_sets(ticket, verdict, with);
             }
             Op::GiveBack { job } => self.gave_back(lane, group, job),
         }
+    }
+
+    fn finish_sets(&mut self, ticket: Ticket, verdict: SetVerdict, with: Vec<Ticket>) {
+        with.into_iter().for_each(|ticket| self.refuse_set(ticket, AckOutcome::InvalidLease));
+        self.finish_set(ticket, verdict);
     }
 
     fn gave_back(&mut self, lane: Ref, group: Ref, job: Option<Ref>) {
@@ -216,7 +262,7 @@ impl Shard {
                 self.free_cursor(lane, group);
                 self.pop_failed(job, &claim);
             }
-            Op::Ack { ticket, verdict } => {
+            Op::Ack { ticket, verdict, .. } => {
                 self.free_cursor(lane, group);
                 self.finish_set(ticket, SetVerdict::all(AckOutcome::StoreFailed, verdict.items.len()));
             }
@@ -240,18 +286,19 @@ impl Shard {
         if cursor.forget {
             cursor.forget_row();
         }
-        if let Some(ticket) = cursor.waiting.pop_front() {
-            // The others wait for the one that goes on now; it ends here again.
-            self.start_set(ticket);
-            let still = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group));
-            if let Some(cursor) = still
-                && !cursor.busy
-            {
-                self.free_cursor(lane, group);
-            }
+        if self.freeing == Some((lane, group)) {
+            // A set that was started from the loop below has ended: it goes on there, however many there are.
             return;
         }
-        self.offer(lane, group);
+        let outer = self.freeing.replace((lane, group));
+        while let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)).filter(|c| !c.busy) {
+            let Some(ticket) = cursor.waiting.pop_front() else {
+                self.offer(lane, group);
+                break;
+            };
+            self.start_set(ticket);
+        }
+        self.freeing = outer;
     }
 
     /// Frees claims whose answer could not be written, as if they had not been made.

@@ -2,10 +2,11 @@
 
 use crate::activity::Activity;
 use crate::effect::{Options, QueueRow};
-use crate::ids::{GroupId, PartitionId, Slot, TenantId};
+use crate::ids::{GroupId, Micros, PartitionId, TenantId};
+use crate::ring::Ring;
 use crate::slab::{Ref, Slab};
+use crate::watch::Waiters;
 use hashbrown::HashMap;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -65,11 +66,11 @@ pub struct Group {
     /// What its record says of conflation; `None`: it was met by acks only, and pops must ask.
     pub conflation: Option<bool>,
     /// Lanes that may have something and are not leased, in the order they are served.
-    pub ready: VecDeque<Ref>,
+    pub ring: Ring,
     /// The scan begins anew after this number when it is through: lanes above it found no room in the ring, or left memory.
     pub again: Option<PartitionId>,
     /// Watches of wildcard pops, first come first woken.
-    pub waiters: VecDeque<Slot>,
+    pub waiters: Waiters,
     /// Pop jobs that wait for the opening, the scan or a seeding.
     pub pops: Vec<Ref>,
     /// Calls that read cursors of lanes taken from the ready ring.
@@ -77,6 +78,8 @@ pub struct Group {
     /// Counts how often it was forgotten: answers to what was asked before are not taken for answers to what was asked
     /// since.
     pub epoch: u32,
+    /// When somebody last asked for it.
+    pub touched: Micros,
 }
 
 #[derive(Debug, Default)]
@@ -133,8 +136,9 @@ impl Queues {
         self.slab[queue].groups.iter().copied().find(|&g| *self.groups[g].name == *name)
     }
 
-    pub fn group_entry(&mut self, queue: Ref, name: &Arc<str>) -> Ref {
+    pub fn group_entry(&mut self, queue: Ref, name: &Arc<str>, now: Micros) -> Ref {
         if let Some(at) = self.group(queue, name) {
+            self.groups[at].touched = now;
             return at;
         }
         let at = self.groups.insert(Group {
@@ -144,12 +148,13 @@ impl Queues {
             state: GroupState::Unknown,
             registered: false,
             conflation: None,
-            ready: VecDeque::new(),
+            ring: Ring::default(),
             again: None,
-            waiters: VecDeque::new(),
+            waiters: Waiters::default(),
             pops: Vec::new(),
             seeding: 0,
             epoch: 0,
+            touched: now,
         });
         self.slab[queue].groups.push(at);
         at
@@ -157,6 +162,11 @@ impl Queues {
 
     pub fn options(&self, queue: Ref) -> Options {
         self.slab[queue].options()
+    }
+
+    pub fn remove_group(&mut self, queue: Ref, group: Ref) {
+        self.slab[queue].groups.retain(|known| *known != group);
+        self.groups.remove(group);
     }
 
     /// Forgets a queue without groups.

@@ -10,16 +10,17 @@ use crate::ack::{self, CursorView, Place, RETRIES_EXHAUSTED, Ruled};
 use crate::bundle::PreparedSet;
 use crate::calls::Pending;
 use crate::command::{AckOutcome, AckSet, Record, SetVerdict, Verdict};
-use crate::effect::{Call, CursorMove, CursorRow, DeadLetter, FoundLane, KeysRow, LeaseMust, StoreError, key_at};
-use crate::ids::{GroupId, Key, LeaseId, Offset, Slot};
+use crate::effect::{Call, CursorMove, CursorRow, DeadLetter, FoundLane, KeysRow, LeaseMust, StoreError};
+use crate::ids::{GroupId, LeaseId, Offset, Slot, Stamp};
 use crate::lane::{LaneState, Memo, Ticket};
-use crate::limits::KEYS_PAGE;
+use crate::limits::{ACK_MEMORY_SECS, BELOW_PAGES_MAX, KEYS_PAGE};
 use crate::moves::{Op, QueuedMove};
 use crate::place::LaneKey;
 use crate::planted::{Bug, is};
 use crate::queue::GroupState;
 use crate::shard::Shard;
 use crate::slab::Ref;
+use crate::sought::Sought;
 use crate::tail::{Message, message_of};
 use bytes::Bytes;
 
@@ -50,6 +51,11 @@ impl AckJob {
         let holder = || named.iter().copied().find(|lease| *lease == held).or(named.first().copied());
         self.sets[set].lease.or_else(holder)
     }
+
+    /// Whether a set names another lease than the one its cursor has.
+    pub(crate) fn is_refused(&self, set: usize, held: LeaseId) -> bool {
+        self.prepares.is_none() && self.sets[set].lease.is_some_and(|lease| lease != held)
+    }
 }
 
 /// A set whose keys are being looked for in the store.
@@ -58,11 +64,13 @@ pub(crate) struct Resolving {
     pub ticket: Ticket,
     pub lane: Ref,
     pub group: Ref,
-    places: Vec<Option<Place>>,
+    sought: Sought,
     /// The range still to be read, inclusive.
     from: Offset,
     to: Offset,
     stage: Stage,
+    /// Pages read below the cursor.
+    pages: u32,
     tries: u8,
 }
 
@@ -107,8 +115,7 @@ impl Shard {
         let set = &self.acks[ticket.job].sets[ticket.set];
         let (tenant, partition) = (set.tenant, set.partition);
         let Some(lane_ref) = self.lanes.by_number(partition) else {
-            let call = Call::FindPartitions { tenant, ids: vec![partition] };
-            return self.ask(call, Pending::FindPartition { ticket });
+            return self.finds.find_partition(tenant, partition, ticket);
         };
         if self.lanes[lane_ref].key.tenant != tenant {
             return self.refuse_set(ticket, AckOutcome::NotOwned);
@@ -123,14 +130,28 @@ impl Shard {
                 cursor.busy = true;
                 self.decide(ticket, lane_ref, group, 0);
             }
-            _ => {
-                let call = Call::FindCursor { partition, group: name };
-                self.ask(call, Pending::FindCursor { ticket, lane: lane_ref });
+            _ => self.finds.find_cursor(lane_ref, name, ticket),
+        }
+    }
+
+    /// `tickets`: the sets that wait for each of the partitions, in order.
+    pub(crate) fn partitions_found(
+        &mut self,
+        tickets: Vec<Vec<Ticket>>,
+        found: Result<Vec<Option<FoundLane>>, StoreError>,
+    ) {
+        let found = match found {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); tickets.len()],
+        };
+        for (tickets, found) in tickets.into_iter().zip(found) {
+            for ticket in tickets {
+                self.partition_found(ticket, found.clone());
             }
         }
     }
 
-    pub(crate) fn partition_found(&mut self, ticket: Ticket, found: Result<Option<FoundLane>, StoreError>) {
+    fn partition_found(&mut self, ticket: Ticket, found: Result<Option<FoundLane>, StoreError>) {
         if self.is_stale() && found.is_ok() {
             return self.start_set(ticket);
         }
@@ -158,12 +179,19 @@ impl Shard {
         }
     }
 
-    pub(crate) fn cursor_found(
+    /// `tickets`: the sets that wait for the cursor.
+    pub(crate) fn cursors_found(
         &mut self,
-        ticket: Ticket,
-        lane_ref: Ref,
+        tickets: Vec<Ticket>,
+        lane: Ref,
         found: Result<Option<(GroupId, CursorRow)>, StoreError>,
     ) {
+        for ticket in tickets {
+            self.cursor_found(ticket, lane, found.clone());
+        }
+    }
+
+    fn cursor_found(&mut self, ticket: Ticket, lane_ref: Ref, found: Result<Option<(GroupId, CursorRow)>, StoreError>) {
         let Some(lane) = self.lanes.slab.get(lane_ref) else { return self.start_set(ticket) };
         if self.is_stale() && found.is_ok() {
             return self.start_set(ticket);
@@ -172,15 +200,13 @@ impl Shard {
             Ok(Some((id, row))) => {
                 let name = self.acks[ticket.job].sets[ticket.set].group.clone();
                 let queue = lane.queue;
-                let group = self.queues.group_entry(queue, &name);
-                let state = &mut self.queues.groups[group];
-                let opening = state.state == GroupState::Opening;
-                if state.id != id && !opening {
-                    // Never met, or made again under its name.
-                    state.state = GroupState::Unknown;
-                    state.registered = false;
-                    state.conflation = None;
+                let group = self.queues.group_entry(queue, &name, self.now);
+                let known = self.queues.groups[group].id;
+                if known != id && known.0 != 0 {
+                    // Made again under its name.
+                    self.forget_group(group);
                 }
+                let state = &mut self.queues.groups[group];
                 state.id = id;
                 if state.state == GroupState::Unknown {
                     state.state = GroupState::Met;
@@ -225,19 +251,18 @@ impl Shard {
         let covering = memo.filter(|memo| memo.start <= from && to <= memo.end);
         let delivered = ack::delivered(&view);
         let known = delivered.is_none_or(|at| memo.is_some_and(|memo| memo.start <= at && at <= memo.end));
-        let place = |key: Key| {
+        let mut sought = Sought::of(&set.items);
+        if known {
             // The message that was delivered comes before an equal key further down.
-            let delivered = delivered.and_then(|at| place_in(memo, key, at, at));
-            delivered.filter(|place| matches!(place, Place::Span(_))).or_else(|| place_in(covering, key, from, to))
-        };
-        let places: Vec<Option<Place>> = match known {
-            true => set.items.iter().map(|item| place(item.key)).collect(),
-            false => vec![None; set.items.len()],
-        };
-        if places.iter().all(Option::is_some) {
-            return self.rule_set(ticket, lane_ref, group, tries, places);
+            delivered.into_iter().for_each(|at| look_in(memo, &mut sought, (at, at), Place::Span));
+            look_in(covering, &mut sought, (from, to), Place::Span);
+            look_in(covering, &mut sought, (Offset(0), from.plus(-1)), |_| Place::Below);
         }
-        let mut resolving = Resolving { ticket, lane: lane_ref, group, places, from, to, stage: Stage::Span, tries };
+        if sought.all_found() {
+            return self.rule_set(ticket, lane_ref, group, tries, &sought);
+        }
+        let (lane, stage) = (lane_ref, Stage::Span);
+        let mut resolving = Resolving { ticket, lane, group, sought, from, to, stage, pages: 0, tries };
         match delivered.filter(|_| !known) {
             Some(at) => {
                 (resolving.stage, resolving.from, resolving.to) = (Stage::Delivered, at, at);
@@ -272,13 +297,8 @@ impl Shard {
     fn resolve_below(&mut self, mut resolving: Resolving) {
         let Some(lane) = self.lanes.slab.get(resolving.lane) else { return self.start_set(resolving.ticket) };
         let committed = lane.cursor(resolving.group).and_then(|c| c.row).map_or(Offset::NONE, |row| row.committed);
-        let set = &self.acks[resolving.ticket.job].sets[resolving.ticket.set];
-        for (place, item) in resolving.places.iter_mut().zip(&set.items) {
-            if place.is_none() && lane.window.find(item.key, Offset(0), committed).is_some() {
-                *place = Some(Place::Below);
-            }
-        }
-        if committed == Offset::NONE || resolving.places.iter().all(Option::is_some) {
+        resolving.sought.find_below(|key| lane.window.find(key, Offset(0), committed).is_some());
+        if committed == Offset::NONE || resolving.sought.all_found() {
             return self.resolved(resolving);
         }
         resolving.stage = Stage::Below;
@@ -292,25 +312,26 @@ impl Shard {
             return self.start_set(resolving.ticket);
         }
         let Ok((rows, complete)) = page else {
-            let n = resolving.places.len();
             self.free_cursor(resolving.lane, resolving.group);
-            return self.finish_set(resolving.ticket, SetVerdict::all(AckOutcome::StoreFailed, n));
+            return self.refuse_set(resolving.ticket, AckOutcome::StoreFailed);
         };
-        let set = &self.acks[resolving.ticket.job].sets[resolving.ticket.set];
-        let (from, to) = (resolving.from, resolving.to);
-        for (place, item) in resolving.places.iter_mut().zip(&set.items).filter(|(place, _)| place.is_none()) {
-            let found = rows.iter().find_map(|row| find_key(row.base, &row.keys, item.key, from, to));
-            *place = found.map(|offset| match resolving.stage {
+        let (range, stage) = ((resolving.from, resolving.to), resolving.stage);
+        for row in &rows {
+            resolving.sought.look(row.base, &row.keys, range, |offset| match stage {
                 Stage::Below => Place::Below,
                 Stage::Delivered | Stage::Span => Place::Span(offset),
             });
         }
-        let done = resolving.places.iter().all(Option::is_some);
+        let done = resolving.sought.all_found();
         match (rows.first(), rows.last()) {
             _ if done => self.resolved(resolving),
             _ if resolving.stage == Stage::Delivered => self.resolve_span(resolving),
             (Some(first), Some(last)) if !complete => {
                 if resolving.stage == Stage::Below {
+                    resolving.pages += 1;
+                    if BELOW_PAGES_MAX <= resolving.pages && first.created_at < self.remembered_since(resolving.lane) {
+                        return self.resolved(resolving);
+                    }
                     resolving.to = first.base.plus(-1);
                 } else {
                     resolving.from = last.base.plus(last.keys.len() as i64 / 16);
@@ -322,15 +343,21 @@ impl Shard {
         }
     }
 
-    fn resolved(&mut self, resolving: Resolving) {
-        let Resolving { ticket, lane, group, places, tries, .. } = resolving;
-        self.rule_set(ticket, lane, group, tries, places);
+    /// Keys stored before this need not be known to acks. Source: data plane 5.5, resolution window.
+    fn remembered_since(&self, lane: Ref) -> Stamp {
+        let options = self.queues.slab[self.lanes[lane].queue].options();
+        Stamp(self.stamp().0 - options.dedup_secs.max(ACK_MEMORY_SECS) as i64 * 1_000_000)
     }
 
-    fn rule_set(&mut self, ticket: Ticket, lane_ref: Ref, group: Ref, tries: u8, places: Vec<Option<Place>>) {
+    fn resolved(&mut self, resolving: Resolving) {
+        let Resolving { ticket, lane, group, sought, tries, .. } = resolving;
+        self.rule_set(ticket, lane, group, tries, &sought);
+    }
+
+    fn rule_set(&mut self, ticket: Ticket, lane_ref: Ref, group: Ref, tries: u8, sought: &Sought) {
         let now = self.now;
-        let places: Vec<Place> = places.into_iter().map(|place| place.unwrap_or(Place::Unknown)).collect();
         let set = &self.acks[ticket.job].sets[ticket.set];
+        let places = sought.places(&set.items);
         let lane = &self.lanes[lane_ref];
         let cursor = lane.cursor(group).expect("a busy cursor");
         let row = cursor.row.expect("a decided row");
@@ -418,11 +445,11 @@ impl Shard {
             self.free_cursor(lane, group);
             return self.finish_set(ticket, verdict);
         }
-        let op = Op::Ack { ticket, verdict };
+        let op = Op::Ack { ticket, verdict, with: Vec::new() };
         self.queue_move(QueuedMove { lane, group, tries, busy: 0, cursor_move, op });
     }
 
-    fn refuse_set(&mut self, ticket: Ticket, outcome: AckOutcome) {
+    pub(crate) fn refuse_set(&mut self, ticket: Ticket, outcome: AckOutcome) {
         let n = self.acks[ticket.job].sets[ticket.set].items.len();
         self.finish_set(ticket, SetVerdict::all(outcome, n));
     }
@@ -459,22 +486,12 @@ fn view(row: &CursorRow, has_lease: bool) -> CursorView {
     }
 }
 
-/// Where the memory of a lease places a key, when it covers the span: in it, below it, or it does not say.
-fn place_in(memo: Option<&Memo>, key: Key, from: Offset, to: Offset) -> Option<Place> {
-    let memo = memo?;
-    let within = memo.keys.iter().find_map(|(base, keys)| find_key(*base, keys, key, from, to));
-    if let Some(offset) = within {
-        return Some(Place::Span(offset));
+/// Looks through what a lease handed out.
+fn look_in(memo: Option<&Memo>, sought: &mut Sought, range: (Offset, Offset), place: impl Fn(Offset) -> Place) {
+    for (base, keys) in memo.into_iter().flat_map(|memo| &memo.keys) {
+        sought.look(*base, keys, range, &place);
     }
-    let below = from.plus(-1);
-    let settled = memo.keys.iter().find_map(|(base, keys)| find_key(*base, keys, key, Offset(0), below));
-    settled.map(|_| Place::Below)
 }
 
-/// Lowest offset in `from..=to` of a row that has the key.
-fn find_key(base: Offset, keys: &[u8], key: Key, from: Offset, to: Offset) -> Option<Offset> {
-    let n = keys.len() as i64 / 16;
-    let first = (from.0 - base.0).max(0);
-    let last = (to.0 - base.0).min(n - 1);
-    (first..=last).find(|&i| key_at(keys, i as usize) == key).map(|i| base.plus(i))
-}
+#[cfg(test)]
+mod tests;

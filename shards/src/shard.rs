@@ -14,11 +14,12 @@ use crate::append::{AppendFlight, PushJob};
 use crate::bundle::Bundles;
 use crate::calls::{Calls, Pending};
 use crate::claim::PopJob;
-use crate::command::{Command, Event, PopFrom, Verdict, Watch};
+use crate::command::{Command, Event, Verdict};
 use crate::effect::{Call, Effect, QueueRow};
+use crate::finds::Finds;
 use crate::ids::{CallId, Micros, Slot, Stamp, TenantId};
-use crate::lane::{Lane, LaneState, Lanes, WaitingDraft};
-use crate::limits::{ABSENT_MAX, ABSENT_US, RECHECK_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
+use crate::lane::{Cursor, Lane, LaneState, Lanes, WaitingDraft};
+use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
 use crate::place::LaneKey;
 use crate::prepare::{HeardJob, PrepareJob};
@@ -28,6 +29,7 @@ use crate::settle::AckJob;
 use crate::slab::{Ref, Slab};
 use crate::spool::Spool;
 use crate::standing::{Standing, standing};
+use crate::watch::Watches;
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -48,19 +50,6 @@ pub(crate) enum Timer {
     Meet,
     /// Whoever watches is looked at again, whatever became of its hint.
     Recheck,
-}
-
-#[derive(Debug)]
-struct Watched {
-    /// The group of a wildcard watch, or the names' hash of a pinned one.
-    on: WatchOn,
-    fired: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum WatchOn {
-    Group(Ref),
-    Lane(u64),
 }
 
 /// See the module.
@@ -98,13 +87,13 @@ pub struct Shard {
     pub(crate) spool: Spool,
     pub(crate) append_flight: Option<AppendFlight>,
     pub(crate) moves: Moves,
+    pub(crate) finds: Finds,
+    /// The cursor whose waiting sets are being started.
+    pub(crate) freeing: Option<(Ref, Ref)>,
     pub(crate) bundles: Bundles,
     pub(crate) commits: u64,
     timers: BinaryHeap<Reverse<(Micros, Timer)>>,
-    watches: HashMap<Slot, Watched>,
-    pinned: HashMap<u64, VecDeque<(Slot, Arc<str>)>>,
-    /// A [`Timer::Recheck`] is armed: one, for all watches.
-    rechecks: bool,
+    pub(crate) watches: Watches,
     pub(crate) absent: HashMap<u64, Micros>,
     /// See [`Timer::Meet`].
     pub(crate) unmet: Vec<LaneKey>,
@@ -112,6 +101,8 @@ pub struct Shard {
     window_hand: usize,
     pub(crate) lane_hand: usize,
     pub(crate) lanes_evicted: u64,
+    pub(crate) group_hand: usize,
+    pub(crate) groups_left: u64,
     /// Since the last look at idle ones.
     pub(crate) lanes_made: usize,
     pub(crate) seals: Seals,
@@ -147,18 +138,20 @@ impl Shard {
             spool: Spool::new(spool_found),
             append_flight: None,
             moves: Moves::default(),
+            finds: Finds::default(),
+            freeing: None,
             bundles: Bundles::default(),
             commits: 0,
             timers: BinaryHeap::new(),
-            watches: HashMap::new(),
-            pinned: HashMap::new(),
-            rechecks: false,
+            watches: Watches::default(),
             absent: HashMap::new(),
             unmet: Vec::new(),
             window_bytes: 0,
             window_hand: 0,
             lane_hand: 0,
             lanes_evicted: 0,
+            group_hand: 0,
+            groups_left: 0,
             lanes_made: 0,
             seals: Seals::default(),
             tail_bytes: 0,
@@ -192,6 +185,7 @@ impl Shard {
         self.close_moves();
         self.close_bundles();
         self.keep_budgets();
+        self.send_finds();
         self.send_calls();
         effects.append(&mut self.effects);
     }
@@ -216,6 +210,8 @@ impl Shard {
             Command::Heard { store, news } => self.heard(slot, store, news),
             Command::GiveBack { lease, claims } => self.give_back(lease, claims),
             Command::QueueChanged { tenant, queue } => self.queue_changed(slot, tenant, queue),
+            Command::LaneGrew { lane } => self.read_grown(slot, lane),
+            Command::GroupChanged { tenant, group } => self.group_changed(slot, tenant, &group),
         }
     }
 
@@ -300,10 +296,9 @@ impl Shard {
             Standing::Ready { .. } | Standing::Unread => {
                 let partition = lane.id;
                 let cursor = lane.cursor_entry(group_ref);
-                if !cursor.in_ready && group.ready.len() < self.config.ready_max {
-                    cursor.in_ready = true;
-                    group.ready.push_back(lane_ref);
-                } else if !cursor.in_ready {
+                if cursor.in_ready || group.ring.len() < self.config.ready_max {
+                    group.ring.put(lane_ref, cursor);
+                } else {
                     group.look_again(partition);
                 }
                 self.wake_group(group_ref);
@@ -328,157 +323,8 @@ impl Shard {
             let group = self.queues.slab[queue].groups[i];
             self.offer(lane, group);
         }
-        if !self.pinned.is_empty() {
+        if self.watches.any_pinned() {
             self.wake_lane_watches(lane);
-        }
-    }
-
-    fn wake_group(&mut self, group: Ref) {
-        let Some(group) = self.queues.groups.get_mut(group) else { return };
-        while let Some(slot) = group.waiters.pop_front() {
-            if let Some(watched) = self.watches.get_mut(&slot) {
-                watched.fired = true;
-                self.effects.push(Effect::Wake { slot });
-                return;
-            }
-        }
-    }
-
-    fn wake_pinned(&mut self, lane: Ref, group: Ref) {
-        if self.pinned.is_empty() {
-            return;
-        }
-        let hash = self.lanes[lane].key.hash();
-        let name = self.queues.groups[group].name.clone();
-        self.wake_hash(hash, Some(&name));
-    }
-
-    /// Wakes one watch of each group on a lane whatever the engine knows of the groups: they will ask.
-    fn wake_lane_watches(&mut self, lane: Ref) {
-        let hash = self.lanes[lane].key.hash();
-        self.wake_hash(hash, None);
-    }
-
-    /// Names' hashes of the lanes that pinned pops wait for, in order.
-    pub(crate) fn watched_lanes(&self) -> Vec<u64> {
-        let mut hashes: Vec<u64> = self.pinned.keys().copied().collect();
-        hashes.sort_unstable();
-        hashes
-    }
-
-    pub(crate) fn wake_hash(&mut self, hash: u64, group: Option<&str>) {
-        let Some(waiting) = self.pinned.get_mut(&hash) else { return };
-        let mut woken: Vec<Arc<str>> = Vec::new();
-        waiting.retain(|(slot, name)| {
-            let wanted = group.is_none_or(|g| g == &**name) && !woken.contains(name);
-            if !wanted {
-                return true;
-            }
-            if let Some(watched) = self.watches.get_mut(slot) {
-                watched.fired = true;
-                woken.push(name.clone());
-                self.effects.push(Effect::Wake { slot: *slot });
-            }
-            false
-        });
-        if waiting.is_empty() {
-            self.pinned.remove(&hash);
-        }
-    }
-
-    /// Wakes who waits beside something that is ready: a hint may have gone to a client that left. In memory, one pass
-    /// for all watches. Source: data plane 4.5, the periodic re-check.
-    fn recheck(&mut self) {
-        self.rechecks = false;
-        let mut on: Vec<WatchOn> = self.watches.values().filter(|watched| !watched.fired).map(|w| w.on).collect();
-        on.sort_unstable();
-        on.dedup();
-        for on in on {
-            match on {
-                WatchOn::Group(group) => {
-                    if self.queues.groups.get(group).is_some_and(|group| !group.ready.is_empty()) {
-                        self.wake_group(group);
-                    }
-                }
-                WatchOn::Lane(hash) => self.wake_ready_pinned(hash),
-            }
-        }
-        self.keep_rechecking();
-    }
-
-    /// Wakes a watch of each group for which a watched lane is ready.
-    fn wake_ready_pinned(&mut self, hash: u64) {
-        let Some(lane) = self.lanes.find_hash(hash) else { return };
-        let groups: Vec<Arc<str>> =
-            self.pinned.get(&hash).into_iter().flatten().map(|(_, group)| group.clone()).collect();
-        for name in groups {
-            let group = self.queues.group(self.lanes[lane].queue, &name);
-            if group.is_some_and(|g| self.lanes[lane].cursor(g).is_some_and(|c| c.in_ready)) {
-                self.wake_hash(hash, Some(&name));
-            }
-        }
-    }
-
-    fn keep_rechecking(&mut self) {
-        if !self.rechecks && !self.watches.is_empty() {
-            self.rechecks = true;
-            self.arm(self.now.plus(RECHECK_US), Timer::Recheck);
-        }
-    }
-
-    fn watch(&mut self, slot: Slot, watch: Watch) {
-        match &watch.from {
-            PopFrom::Queue { tenant, queue } => {
-                let queue = self.queues.entry(*tenant, queue);
-                let group = self.queues.group_entry(queue, &watch.group);
-                self.watches.insert(slot, Watched { on: WatchOn::Group(group), fired: false });
-                self.queues.groups[group].waiters.push_back(slot);
-                let known = self.queues.groups[group].state == GroupState::Open;
-                if !known || !self.queues.groups[group].ready.is_empty() {
-                    self.wake_group(group);
-                }
-            }
-            PopFrom::Partition(key) => {
-                self.watches.insert(slot, Watched { on: WatchOn::Lane(key.hash()), fired: false });
-                self.pinned.entry(key.hash()).or_default().push_back((slot, watch.group.clone()));
-                let ready = self.lanes.find(key).is_some_and(|lane| {
-                    let group = self.queues.group(self.lanes[lane].queue, &watch.group);
-                    group.is_none_or(|g| self.lanes[lane].cursor(g).is_some_and(|c| c.in_ready))
-                });
-                if ready {
-                    self.wake_hash(key.hash(), Some(&watch.group));
-                }
-            }
-        }
-        self.keep_rechecking();
-    }
-
-    /// Forgets a watch. One that had fired passes its hint on: its owner may have left without asking.
-    fn unwatch(&mut self, slot: Slot) {
-        let Some(watched) = self.watches.remove(&slot) else { return };
-        match watched.on {
-            WatchOn::Group(group) => {
-                let Some(state) = self.queues.groups.get_mut(group) else { return };
-                if watched.fired {
-                    if !state.ready.is_empty() {
-                        self.wake_group(group);
-                    }
-                } else {
-                    state.waiters.retain(|s| *s != slot);
-                    let queue = state.queue;
-                    self.forget_empty_queue(queue);
-                }
-            }
-            WatchOn::Lane(hash) => {
-                if watched.fired {
-                    self.wake_hash(hash, None);
-                } else if let Some(waiting) = self.pinned.get_mut(&hash) {
-                    waiting.retain(|(s, _)| *s != slot);
-                    if waiting.is_empty() {
-                        self.pinned.remove(&hash);
-                    }
-                }
-            }
         }
     }
 
@@ -556,16 +402,10 @@ impl Shard {
     /// Forgets what is remembered of a queue's cursors and groups, which may have been moved, deleted or made anew;
     /// who waits for messages is woken and asks again.
     pub(crate) fn forget_cursors(&mut self, queue: Ref) {
-        let lanes: Vec<Ref> = self.lanes.slab.refs().filter(|&l| self.lanes[l].queue == queue).collect();
-        for lane in lanes {
-            for cursor in &mut self.lanes[lane].cursors {
-                // What is under way ends with what it knows; its move is refused if that is old.
-                cursor.forget = cursor.busy;
-                if !cursor.busy {
-                    cursor.forget_row();
-                }
-            }
-            if !self.pinned.is_empty() {
+        for i in 0..self.lanes.of_queue(queue).len() {
+            let lane = self.lanes.of_queue(queue)[i];
+            self.lanes[lane].cursors.iter_mut().for_each(Cursor::forget_soon);
+            if self.watches.any_pinned() {
                 self.wake_lane_watches(lane);
             }
         }
@@ -576,32 +416,32 @@ impl Shard {
     fn reopen_groups(&mut self, queue: Ref) {
         for i in 0..self.queues.slab[queue].groups.len() {
             let group = self.queues.slab[queue].groups[i];
-            let state = &mut self.queues.groups[group];
-            state.state = GroupState::Unknown;
-            state.again = None;
-            state.epoch += 1;
-            state.seeding = 0;
-            state.registered = false;
-            state.conflation = None;
-            for pop in std::mem::take(&mut state.pops) {
-                self.run_pop(pop);
-            }
-            for _ in 0..self.queues.groups[group].waiters.len() {
-                self.wake_group(group);
-            }
+            self.reopen_group(group);
+        }
+    }
+
+    /// A group is opened and scanned again before its next delivery; who waits is woken and asks.
+    pub(crate) fn reopen_group(&mut self, group: Ref) {
+        let state = &mut self.queues.groups[group];
+        state.state = GroupState::Unknown;
+        state.again = None;
+        state.epoch += 1;
+        state.seeding = 0;
+        state.registered = false;
+        state.conflation = None;
+        for pop in std::mem::take(&mut state.pops) {
+            self.run_pop(pop);
+        }
+        for _ in 0..self.queues.groups[group].waiters.len() {
+            self.wake_group(group);
         }
     }
 
     /// Drops all memory of a queue's partitions and groups. Drafts that wait are judged again from the names; who
     /// waits for messages is woken and asks again.
     pub(crate) fn forget_queue(&mut self, queue: Ref) {
-        let lanes: Vec<Ref> = self.lanes.slab.refs().filter(|&l| self.lanes[l].queue == queue).collect();
-        for lane in lanes {
+        for lane in self.lanes.of_queue(queue).to_vec() {
             self.forget_lane(lane);
-        }
-        for i in 0..self.queues.slab[queue].groups.len() {
-            let group = self.queues.slab[queue].groups[i];
-            self.queues.groups[group].ready.clear();
         }
         self.reopen_groups(queue);
         self.queues.slab[queue].row = None;
@@ -610,7 +450,12 @@ impl Shard {
     /// Drops all memory of a partition; what waits for it starts again.
     pub(crate) fn forget_lane(&mut self, at: Ref) {
         self.stop_sealing(at);
-        let Some(lane) = self.lanes.remove(at) else { return };
+        let Some(mut lane) = self.lanes.remove(at) else { return };
+        for cursor in &mut lane.cursors {
+            if let Some(group) = self.queues.groups.get_mut(cursor.group) {
+                group.ring.lane_left(cursor, &self.lanes);
+            }
+        }
         self.window_bytes = self.window_bytes.saturating_sub(lane.window_bytes());
         self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.bytes());
         if !lane.drafts.is_empty() {
@@ -636,7 +481,7 @@ impl Shard {
             let group = &self.queues.groups[g];
             !group.waiters.is_empty() || !group.pops.is_empty() || group.state != GroupState::Unknown
         });
-        if !used && !self.lanes.slab.refs().any(|l| self.lanes[l].queue == queue) {
+        if !used && self.lanes.of_queue(queue).is_empty() {
             self.queues.remove(queue);
         }
     }
@@ -663,6 +508,7 @@ impl Shard {
             true => self.evict_idle_lanes(),
             false => self.lanes_made = 0,
         }
+        self.forget_idle_groups();
     }
 
     /// Over the budget: windows of idle lanes go whole, those of busy ones are sealed.
@@ -694,6 +540,8 @@ impl Shard {
             lanes: self.lanes.slab.len(),
             lanes_evicted: self.lanes_evicted,
             queues: self.queues.slab.len(),
+            groups: self.queues.groups.len(),
+            groups_left: self.groups_left,
             window_bytes: self.window_bytes,
             tail_bytes: self.tail_bytes,
             waiting_drafts: self.pushes.len(),
@@ -714,6 +562,9 @@ pub struct Sizes {
     /// Those that left memory idle, since the start.
     pub lanes_evicted: u64,
     pub queues: usize,
+    pub groups: usize,
+    /// Those that left memory because nobody asked for them, since the start.
+    pub groups_left: u64,
     pub window_bytes: usize,
     pub tail_bytes: usize,
     pub waiting_drafts: usize,

@@ -275,7 +275,7 @@ async fn replay_found(core: &Rc<Core>, request: &Request, id: &str, row: &Value,
     let result = call(core, request, StateFn::ReplayDeadLetter, args).await;
     if matches!(result, Ok(_) | Err(StoreError::Unknown(_))) {
         // The log grew behind the back of its shard: parked pops must look.
-        core.queue_changed(request.tenant, &queue).await;
+        core.lane_grew(lane).await;
     }
     let done: Value = match result {
         Ok(text) => text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),

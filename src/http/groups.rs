@@ -165,7 +165,15 @@ pub async fn delete_in_queue(core: &Rc<Core>, request: &Request, params: &Params
 async fn delete_of(core: &Rc<Core>, request: &Request, group: &str, queue: Option<&str>) -> Response {
     let metadata = request.query().flag_or("deleteMetadata", true);
     let args = json!({"group": group, "queue": queue, "metadata": metadata});
-    let done = match value(call(core, request, StateFn::DeleteGroup, args).await, "delete") {
+    let result = call(core, request, StateFn::DeleteGroup, args).await;
+    if matches!(result, Err(StoreError::Unknown(_))) {
+        // It may be gone. Which queues it was in, the answer would have said.
+        match queue {
+            Some(queue) => core.queue_changed(request.tenant, queue).await,
+            None => core.group_changed(request.tenant, group).await,
+        }
+    }
+    let done = match value(result, "delete") {
         Ok(done) => done,
         Err(refused) => return refused,
     };

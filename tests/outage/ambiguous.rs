@@ -64,6 +64,32 @@ fn cuts(proxy: &Proxy) -> u64 {
     proxy.cut.load(std::sync::atomic::Ordering::Relaxed)
 }
 
+/// A group that was deleted without an answer is forgotten as after one: it begins anew, in all queues and in one.
+#[test]
+fn a_group_delete_without_an_answer_is_heard_all_the_same() {
+    let postgres = Postgres::start(&[]);
+    let proxy = Proxy::to(postgres.port);
+    let broker = setup(&postgres, &proxy).env("QUEEN_SHARDS", "1").start();
+    broker.push_n("orders", "p", "m", 4);
+    let query = "consumerGroup=g&subscriptionMode=all&batch=10";
+    for path in ["/api/v1/consumer-groups/g", "/api/v1/consumer-groups/g/queues/orders"] {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut lost = 0;
+        while lost < 3 {
+            let pop = broker.pop("orders", query);
+            assert_eq!(pop.keys(), ["m0", "m1", "m2", "m3"], "{path}: {lost} answers were lost");
+            broker.ack_ok("g", &[pop.messages[3].ack("completed")]);
+            // The next answer of PostgreSQL is its own or a pulse's.
+            proxy.set(Mode::CutOnce);
+            lost += u32::from(broker.send("DELETE", path, None).status != 200);
+            while broker.send("DELETE", path, None).status != 200 {
+                assert!(Instant::now() < deadline, "{path}: the store did not come back");
+            }
+            assert!(Instant::now() < deadline, "{path}: not valid: too few answers were lost");
+        }
+    }
+}
+
 /// The same for moves of cursors: a claim hands its messages out, an ack is accepted, a nack is charged once and answered as
 /// it was decided.
 #[test]

@@ -73,6 +73,17 @@ impl Store {
         Some(queue)
     }
 
+    /// Deletes the cursors of a group with their leases, and its record unless that is to stay. Source: data plane 11.6.
+    pub fn delete_group(&mut self, group: GroupId, record_too: bool) {
+        self.cursors.retain(|(_, of), _| *of != group);
+        if record_too {
+            self.groups.remove(&group);
+            self.group_names.retain(|_, id| *id != group);
+        } else if let Some(record) = self.groups.get_mut(&group) {
+            record.seed_at = None;
+        }
+    }
+
     /// Puts a cursor elsewhere: the lease ends, the counters start anew. Source: data plane 11.5.
     pub fn seek(&mut self, id: PartitionId, group: GroupId, committed: Offset) -> bool {
         let version = self.numbers.version();

@@ -249,7 +249,7 @@ impl Store {
 
     /// Where the cursor of a group begins in a partition; `None`: that is for the pop to say. Source: queen.seed_of.
     pub fn seed_of(&self, id: PartitionId, group: GroupId) -> Option<Offset> {
-        let record = &self.groups[&group];
+        let record = self.groups.get(&group)?;
         let beginning = self.partitions[&id].log_start.plus(-1);
         let younger = id.0 >> 12 > record.high_water;
         let since = |start| if younger { start } else { record.seed_at.unwrap_or(start) };

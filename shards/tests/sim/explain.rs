@@ -370,7 +370,7 @@ impl Oracle {
             return true;
         }
         let stamp = part.messages[beyond.0 as usize].created_at;
-        let now = case.now.stamp.0 - self.slack_us - self.stale_us;
+        let now = case.now.stamp.0 - self.slack_us - self.stale_us - self.locked_us;
         options.iter().any(|options| options.delay_secs > 0 && stamp.0 + options.delay_secs as i64 * 1_000_000 > now)
     }
 

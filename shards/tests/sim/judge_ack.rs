@@ -56,9 +56,8 @@ impl Oracle {
         if !disturbed && let Some(fate) = fates.iter().find(|fate| fate.sure) {
             return Err(format!("the cursor was moved by it ({fate:?})"));
         }
-        let group = self.ledger.group_of(set.partition, &set.group);
-        let track = group.and_then(|group| self.ledger.tracks.get(&(set.partition, group)));
-        let missing = track.is_none_or(|track| track.since >= began.t || track.gone.is_some());
+        let tracks = self.ledger.tracks_of(set.partition, &set.group);
+        let missing = tracks.iter().all(|track| track.since >= began.t || track.gone.is_some());
         if missing && (all(AckOutcome::ConsumerNotFound) || all(AckOutcome::NotOwned)) && !verdict.released {
             return Ok(());
         }
@@ -66,11 +65,11 @@ impl Oracle {
             let refused = all(AckOutcome::ConsumerNotFound) || all(AckOutcome::NotOwned);
             return if refused { Ok(()) } else { Err("an ack of another tenant is not refused".into()) };
         }
-        let (Some(track), Some(part)) = (track, self.ledger.parts.get(&set.partition)) else {
+        let Some(part) = self.ledger.parts.get(&set.partition).filter(|_| !tracks.is_empty()) else {
             return Err("there is no such cursor".into());
         };
         let options = self.options(set.partition, began.t, now.t);
-        for state in track.states_since(began.t) {
+        for state in tracks.iter().flat_map(|track| track.states_since(began.t)) {
             for live in either(state.live(began.stamp), state.live(now.stamp)) {
                 for forgotten in either(Offset(0), part.forgotten) {
                     for unreadable in either(Offset(0), part.log_start) {

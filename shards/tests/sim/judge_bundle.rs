@@ -31,7 +31,8 @@ impl Store {
         let held = |bundle: &Arc<Bundle>| {
             let lanes = bundle.lanes.iter().filter_map(|lane| lane.partition.or_else(|| self.find(&lane.draft.lane)));
             let moves = bundle.moves.iter().map(|one| one.partition);
-            lanes.chain(moves).any(|id| self.is_locked(id, now))
+            let dies = bundle.moves.iter().any(|one| self.dying == Some(one.group));
+            dies || lanes.chain(moves).any(|id| self.is_locked(id, now))
         };
         if rng.chance(self.busy / 4) || bundles.iter().any(held) {
             return Err(StoreError::Refused("lock timeout (simulated 55P03)".into()));

@@ -112,6 +112,12 @@ impl Track {
     pub fn new(t: u64, row: Cursor) -> Track {
         Track { row, past: Vec::new(), grants: Vec::new(), since: t, gone: None }
     }
+    /// Of a cursor that is made again: what was granted before may still be answered.
+    fn after(before: Option<Track>, t: u64, row: Cursor) -> Track {
+        let Some(Track { row: last, mut past, grants, gone, .. }) = before else { return Track::new(t, row) };
+        past.push((gone.unwrap_or(t), last));
+        Track { past, grants, ..Track::new(t, row) }
+    }
     pub fn set(&mut self, t: u64, row: Cursor) {
         self.past.push((t, self.row));
         self.row = row;
@@ -119,7 +125,8 @@ impl Track {
     /// States that held at some time from `t` on.
     pub fn states_since(&self, t: u64) -> impl Iterator<Item = &Cursor> {
         let past = self.past.iter().rev().take_while(move |(until, _)| *until >= t).map(|(_, row)| row);
-        std::iter::once(&self.row).chain(past)
+        let last = self.gone.is_none_or(|gone| gone >= t).then_some(&self.row);
+        last.into_iter().chain(past)
     }
 }
 
@@ -151,6 +158,7 @@ pub enum Note {
     Seek { group: GroupId, committed: Offset },
     Seeded { group: GroupId, committed: Offset },
     Deleted,
+    GroupDeleted(GroupId),
 }
 
 impl std::fmt::Display for Note {
@@ -170,6 +178,7 @@ impl std::fmt::Display for Note {
             Note::Seek { group, committed } => write!(f, "{group:?} seeks to {committed}"),
             Note::Seeded { group, committed } => write!(f, "{group:?} begins at {committed}"),
             Note::Deleted => write!(f, "deleted"),
+            Note::GroupDeleted(group) => write!(f, "{group:?} is deleted"),
         }
     }
 }
@@ -248,7 +257,8 @@ impl Ledger {
             self.conflated.entry(*id).or_insert(t);
         }
         for (partition, group, row) in store.seeded.drain(..) {
-            self.tracks.insert((partition, group), Track::new(t, row));
+            let before = self.tracks.remove(&(partition, group));
+            self.tracks.insert((partition, group), Track::after(before, t, row));
             self.note(t, partition, Note::Seeded { group, committed: row.committed });
         }
     }
@@ -270,10 +280,11 @@ impl Ledger {
         }
     }
 
-    pub fn group_of(&self, partition: PartitionId, name: &str) -> Option<GroupId> {
-        let queue = self.parts.get(&partition)?.queue;
-        let found = self.groups.iter().rev().find(|(_, (of, group))| *of == queue && &**group == name);
-        found.map(|(id, _)| *id)
+    /// Every group that ever had the name: its cursors on a partition.
+    pub fn tracks_of(&self, partition: PartitionId, name: &str) -> Vec<&Track> {
+        let Some(queue) = self.parts.get(&partition).map(|part| part.queue) else { return Vec::new() };
+        let named = self.groups.iter().rev().filter(|(_, (of, group))| *of == queue && &**group == name);
+        named.filter_map(|(id, _)| self.tracks.get(&(partition, *id))).collect()
     }
 
     /// The story of a partition, for the message of a panic.

@@ -6,8 +6,9 @@ use crate::ledger::{Note, WrittenSegment};
 use crate::plan;
 use crate::rng::Rng;
 use crate::world::{Due, World};
-use queen_shards::command::Codec;
-use queen_shards::ids::{PartitionId, QueueId, Slot, Stamp};
+use queen_shards::command::{Codec, Command};
+use queen_shards::ids::{GroupId, PartitionId, QueueId, Slot, Stamp, TenantId};
+use std::sync::Arc;
 
 /// A change that was stored and is being announced.
 pub struct Change {
@@ -115,11 +116,11 @@ impl World {
     }
 
     /// Evidence older than any window, and than the floor of ack memory, goes. The floor is 900 s; the simulation
-    /// lives seconds, so here it is ten.
+    /// lives seconds, so here it is three.
     fn purge(&mut self) {
         let Some(id) = self.any_partition() else { return };
         let queue = &self.oracle.ledger.queues[&self.oracle.ledger.parts[&id].queue];
-        let window = queue.versions.iter().map(|(_, _, options)| options.dedup_secs).max().unwrap_or(0).max(10);
+        let window = queue.versions.iter().map(|(_, _, options)| options.dedup_secs).max().unwrap_or(0).max(3);
         // Nor what an undrained record of any broker may need. Source: architecture 13.14.
         let floor = self.disks.iter().filter_map(|disk| disk.floor()).min().unwrap_or(Stamp(i64::MAX));
         let newest = self.moment().stamp.min(floor);
@@ -148,7 +149,7 @@ impl World {
         for (_, track) in ledger.tracks.iter_mut().filter(|((id, _), _)| gone.contains(id)) {
             track.gone.get_or_insert(t);
         }
-        self.tell_all(&name);
+        self.tell_all(|| changed(&name));
     }
 
     fn configure(&mut self) {
@@ -161,7 +162,7 @@ impl World {
         log.versions.push((self.t, u64::MAX, options));
         log.changed = u64::MAX;
         let version = log.versions.len() - 2;
-        let slots = self.tell_all(&name);
+        let slots = self.tell_all(|| changed(&name));
         self.pending_changes.push(Change { queue: id, slots, version });
     }
 
@@ -207,13 +208,57 @@ impl World {
             let t = self.t;
             self.oracle.ledger.tracks.get_mut(&(id, group)).expect("known").set(t, row);
             self.oracle.ledger.note(t, id, Note::Seek { group, committed });
-            let log = self.oracle.ledger.queues.get_mut(&queue).expect("known");
-            let options = log.versions.last().expect("never empty").2;
-            log.versions.push((t, u64::MAX, options));
-            log.changed = u64::MAX;
-            let version = log.versions.len() - 2;
-            let slots = self.tell_all(&name);
-            self.pending_changes.push(Change { queue, slots, version });
+            self.announce(queue, || changed(&name));
+        }
+    }
+
+    /// Tells every shard that cursors of a queue are not what they were.
+    fn announce(&mut self, queue: QueueId, told: impl Fn() -> Command) {
+        let log = self.oracle.ledger.queues.get_mut(&queue).expect("known");
+        let options = log.versions.last().expect("never empty").2;
+        log.versions.push((self.t, u64::MAX, options));
+        log.changed = u64::MAX;
+        let version = log.versions.len() - 2;
+        let slots = self.tell_all(told);
+        self.pending_changes.push(Change { queue, slots, version });
+    }
+
+    /// A group of a queue will be deleted under whoever uses it: its cursors are locked until then.
+    pub fn lock_group(&mut self) {
+        if self.healed {
+            return;
+        }
+        let ids: Vec<GroupId> = self.store.groups.keys().copied().collect();
+        if !ids.is_empty() {
+            self.store.dying = Some(*self.group_rng.pick(&ids));
+        }
+        let lasts = *self.group_rng.pick(&[100, 5_000, 50_000, 400_000]);
+        self.later(lasts, Due::DeleteGroup);
+    }
+
+    pub fn delete_group(&mut self) {
+        if self.healed {
+            return;
+        }
+        let again = self.group_rng.range(20_000, 1_500_000);
+        self.later(again, Due::LockGroup);
+        let Some(group) = self.store.dying.take().filter(|group| self.store.groups.contains_key(group)) else { return };
+        let (queue, of) = (self.store.groups[&group].queue, self.store.groups[&group].name.clone());
+        let name = self.store.queues[&queue].name.clone();
+        self.store.delete_group(group, self.group_rng.chance(700));
+        self.oracle.hit(Thing::GroupDeleted);
+        let t = self.t;
+        let ledger = &mut self.oracle.ledger;
+        let mut gone = Vec::new();
+        for ((id, _), track) in ledger.tracks.iter_mut().filter(|((_, of), _)| *of == group) {
+            track.gone.get_or_insert(t);
+            gone.push(*id);
+        }
+        gone.into_iter().for_each(|id| ledger.note(t, id, Note::GroupDeleted(group)));
+        // A deletion whose outcome is unknown is told of the group.
+        match self.group_rng.chance(700) {
+            true => self.announce(queue, || changed(&name)),
+            false => self.announce(queue, || Command::GroupChanged { tenant: TenantId::DEFAULT, group: of.clone() }),
         }
     }
 
@@ -262,4 +307,8 @@ impl World {
         };
         self.oracle.write(now, self.t, id, written, &row.keys);
     }
+}
+
+fn changed(queue: &Arc<str>) -> Command {
+    Command::QueueChanged { tenant: TenantId::DEFAULT, queue: queue.clone() }
 }

@@ -99,6 +99,8 @@ pub struct Oracle {
     /// How far the clocks of a seed can disagree, and how late an answer can be.
     pub slack_us: i64,
     pub stale_us: i64,
+    /// How long a claim may meet its row locked after it was decided.
+    pub locked_us: i64,
     pub window_batch: u32,
     pub cover: Coverage,
     pub ledger: Ledger,
@@ -146,6 +148,7 @@ impl Oracle {
             untold: BTreeSet::new(),
             slack_us: 0,
             stale_us: 0,
+            locked_us: 0,
             window_batch: 0,
             cover,
             ledger: Ledger::default(),
@@ -202,7 +205,10 @@ impl Oracle {
             Command::GiveBack { lease, claims } => Ask::GiveBack { lease: *lease, claims: claims.clone() },
             Command::Prepare { sets, .. } => Ask::Ack(sets.clone()),
             Command::Bundle(bundle) => Ask::Bundle(self.sent_bundle(now, bundle)),
-            Command::QueueChanged { .. } | Command::Heard { .. } => Ask::Changed,
+            Command::QueueChanged { .. }
+            | Command::GroupChanged { .. }
+            | Command::LaneGrew { .. }
+            | Command::Heard { .. } => Ask::Changed,
             Command::Watch(_) | Command::Unwatch => return,
         };
         let fates = match &ask {

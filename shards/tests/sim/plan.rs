@@ -47,6 +47,8 @@ pub struct Plan {
     pub deletes: bool,
     pub configures: bool,
     pub seeks: bool,
+    /// Groups are deleted under traffic.
+    pub regroups: bool,
     /// Push maintenance comes and goes.
     pub maintenance: bool,
     /// How long a store call takes each way, in microseconds, and how long a late one.
@@ -113,6 +115,7 @@ impl Plan {
             deletes: rng.chance(120),
             configures: rng.chance(250),
             seeks: rng.chance(150),
+            regroups: false,
             maintenance: false,
             latency: *rng.pick(&[(50, 400), (200, 2_000), (500, 8_000)]),
             late_us: *rng.pick(&[50_000, 300_000, 2_500_000]),
@@ -139,6 +142,11 @@ impl Plan {
             let low = rng.range(1, 3) as usize;
             self.ring = (low, low + rng.below(3) as usize);
         }
+    }
+
+    /// Whether groups are deleted. Decided by a generator of its own.
+    pub fn regroup(&mut self, rng: &mut Rng) {
+        self.regroups = rng.chance(200);
     }
 
     /// Half of the brokers with little memory seal what busy partitions have. Decided by a generator of its own.

@@ -201,6 +201,8 @@ pub struct Store {
     pub busy: u32,
     /// A row that somebody holds, and until when; its cursors with it.
     pub locked: Option<(PartitionId, Stamp)>,
+    /// A group that is being deleted: its cursors are locked.
+    pub dying: Option<GroupId>,
     /// Partitions that are not found once they were made, because their queue was deleted, per mille; and the generator
     /// that says which.
     pub lost: (u32, Option<Rng>),
@@ -354,7 +356,7 @@ impl Store {
     fn apply(&mut self, now: Stamp, rng: &mut Rng, step: &CursorMove) -> CursorOutcome {
         let (blind, lost) = (self.strikes(rng, Planted::BlindMove, 500), self.strikes(rng, Planted::LoseMove, 30));
         let no_letter = self.strikes(rng, Planted::LoseDeadLetter, 500);
-        let busy = rng.chance(self.busy) || self.is_locked(step.partition, now);
+        let busy = rng.chance(self.busy) || self.is_locked(step.partition, now) || self.dying == Some(step.group);
         let forgets = self.strikes(rng, Planted::ForgetLease, 300);
         let forgets_mark = self.strikes(rng, Planted::ForgetMark, 500);
         let Some(partition) = self.partitions.get(&step.partition) else { return CursorOutcome::Gone };

@@ -20,10 +20,10 @@ use crate::store::{Planted, Store};
 use crate::transactor::Transactor;
 use queen_shards::activity::BusyQueue;
 use queen_shards::bundle::{Bundle, news};
-use queen_shards::command::Event;
+use queen_shards::command::{Command, Event};
 use queen_shards::effect::{CursorOutcome, Effect, MoveOutcome};
 use queen_shards::ids::{CommitId, Micros, Slot, Stamp};
-use queen_shards::limits::{LANE_IDLE_US, LANES_KEPT, ShardConfig};
+use queen_shards::limits::{BUSY_CLAIMS_MAX, BUSY_WAIT_US, GROUP_IDLE_US, LANE_IDLE_US, LANES_KEPT, ShardConfig};
 use queen_shards::shard::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -70,6 +70,8 @@ pub enum Due {
     },
     Admin,
     Lock,
+    LockGroup,
+    DeleteGroup,
 }
 
 enum Client {
@@ -117,6 +119,7 @@ pub struct World {
     pub(crate) log_at: Vec<usize>,
     pub(crate) log_rng: Rng,
     pub(crate) lock_rng: Rng,
+    pub(crate) group_rng: Rng,
     window_bytes: BTreeMap<At, usize>,
     inbox: Vec<Event>,
     effects: Vec<Effect>,
@@ -139,6 +142,7 @@ impl World {
         plan.break_disks(&mut Rng::new(seed ^ 0xb4d));
         plan.fail_over(&mut Rng::new(seed ^ 0xfa11));
         plan.crowd(&mut Rng::new(seed ^ 0xc0de));
+        plan.regroup(&mut Rng::new(seed ^ 0x9709));
         let mut oracle = Oracle::new(seed, planted, Coverage::default());
         oracle.solo = plan.solo();
         oracle.disk_fails = plan.faults.disk > 0;
@@ -178,6 +182,7 @@ impl World {
             log_at: vec![0; plan.brokers.len()],
             log_rng: Rng::new(seed ^ 0x109),
             lock_rng: Rng::new(seed ^ 0x10c4),
+            group_rng: Rng::new(seed ^ 0x9704),
             window_bytes: BTreeMap::new(),
             inbox: Vec::new(),
             effects: Vec::new(),
@@ -224,6 +229,10 @@ impl World {
         }
         self.later(10_000, Due::Admin);
         self.lock_rows();
+        if self.plan.regroups {
+            self.oracle.locked_us = BUSY_CLAIMS_MAX as i64 * (BUSY_WAIT_US + self.plan.latency.1) as i64;
+            self.later(100_000, Due::LockGroup);
+        }
     }
 
     fn home(&mut self) -> Home {
@@ -264,6 +273,7 @@ impl World {
                 lane_tail_bytes_max: lane_tail,
                 lanes_kept: if small { 0 } else { LANES_KEPT },
                 lane_idle_us: if small { 300_000 } else { LANE_IDLE_US },
+                group_idle_us: if small { 400_000 } else { GROUP_IDLE_US },
                 ready_low: self.plan.ring.0,
                 ready_max: self.plan.ring.1,
                 window_batch: self.plan.window_batch,
@@ -379,6 +389,8 @@ impl World {
             step @ (Due::ReadLog { .. } | Due::LogAtStore { .. } | Due::HearLog { .. }) => self.log_steps(step),
             Due::Client { client, input } => self.act(client, input),
             Due::Lock => self.lock_row(),
+            Due::LockGroup => self.lock_group(),
+            Due::DeleteGroup => self.delete_group(),
             Due::Admin => {
                 if !self.healed {
                     self.meddle();
@@ -496,6 +508,9 @@ impl World {
         }
         if 0 < sizes.lanes_evicted {
             self.oracle.hit(Thing::LaneEvicted);
+        }
+        if 0 < sizes.groups_left {
+            self.oracle.hit(Thing::GroupLeft);
         }
     }
 
@@ -631,7 +646,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, client: usize, at: At, slot: Slot, command: queen_shards::command::Command) {
+    fn send(&mut self, client: usize, at: At, slot: Slot, command: Command) {
         let now = self.moment();
         self.oracle.sent(now, at, slot, &command);
         self.owner.insert(slot, client);
@@ -645,16 +660,13 @@ impl World {
     }
 
     /// Tells every shard of every broker something, from nowhere in particular.
-    pub(crate) fn tell_all(&mut self, queue: &std::sync::Arc<str>) -> Vec<Slot> {
+    pub(crate) fn tell_all(&mut self, told: impl Fn() -> Command) -> Vec<Slot> {
         let mut slots = Vec::new();
         for broker in 0..self.brokers.len() {
             for shard in 0..self.brokers[broker].shards.len() {
                 self.shared.slots += 1;
                 let slot = Slot::new(0, self.shared.slots);
-                let command = queen_shards::command::Command::QueueChanged {
-                    tenant: queen_shards::ids::TenantId::DEFAULT,
-                    queue: queue.clone(),
-                };
+                let command = told();
                 let now = self.moment();
                 self.oracle.sent(now, (broker, shard), slot, &command);
                 let epoch = self.brokers[broker].epoch;
@@ -683,7 +695,7 @@ impl World {
     pub fn heal(&mut self) {
         self.healed = true;
         self.store.busy = 0;
-        self.store.locked = None;
+        (self.store.locked, self.store.dying) = (None, None);
         self.store.lost = (0, None);
         self.outage_until = 0;
         (0..self.disks.len()).for_each(|broker| self.switch_maintenance(broker, false));

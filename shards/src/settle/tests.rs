@@ -1,0 +1,100 @@
+use crate::command::{AckItem, AckOutcome, AckSet, Command, Disposition, Verdict};
+use crate::effect::{Call, CursorRow, KeysRow, Reply, StoreError};
+use crate::fake::{Fake, PARTITION, START, lane, moved, plain, row};
+use crate::ids::{GroupId, Key, LeaseId, Offset, PartitionId, Stamp, TenantId};
+use crate::limits::BELOW_PAGES_MAX;
+use crate::queue::IMPLICIT_OPTIONS;
+use std::cell::Cell;
+
+/// More than a recursion of one step each would have stack for.
+const MANY: u64 = 100_000;
+
+fn set(partition: PartitionId, lease: u64) -> AckSet {
+    let items = vec![AckItem { key: Key(7), word: Disposition::Completed, error: None }];
+    AckSet { tenant: TenantId::DEFAULT, partition, group: "1".into(), lease: Some(LeaseId(lease as u128)), items }
+}
+
+fn many_leases() -> Fake {
+    let mut fake = Fake::new();
+    fake.ask(1, Command::Ack { sets: (1..=MANY).map(|lease| set(PARTITION, lease)).collect() });
+    assert_eq!(fake.calls.len(), 1, "one partition");
+    fake.answer(|call| Ok(plain(call)));
+    assert_eq!(fake.calls.len(), 1, "one cursor");
+    fake
+}
+
+fn outcomes(fake: &mut Fake) -> Vec<AckOutcome> {
+    match fake.reply(1) {
+        Some(Verdict::Ack(sets)) => sets.into_iter().flat_map(|set| set.items).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn sets_under_dead_leases_of_one_cursor_are_refused_together() {
+    let mut fake = many_leases();
+    fake.answer(|call| Ok(plain(call)));
+    assert_eq!(fake.moves[0].1.len(), 1);
+    fake.moved(vec![moved(1)]);
+    assert!(fake.moves.is_empty());
+    assert!(outcomes(&mut fake) == vec![AckOutcome::InvalidLease; MANY as usize]);
+}
+
+#[test]
+fn sets_that_wait_for_a_move_that_fails_do_not_nest() {
+    let mut fake = many_leases();
+    fake.answer(|call| Ok(plain(call)));
+    let (commit, _) = fake.moves.remove(0);
+    let result = Err(StoreError::Unavailable("away".into()));
+    fake.turn(vec![crate::command::Event::Moved { commit, result }]);
+    fake.answer(|_| Err(StoreError::Unavailable("away".into())));
+    let refused = outcomes(&mut fake);
+    assert!(refused.len() == MANY as usize && refused.iter().all(|outcome| *outcome == AckOutcome::StoreFailed));
+}
+
+#[test]
+fn partitions_of_one_call_are_looked_for_together() {
+    let mut fake = Fake::new();
+    let ids = (1..=1000).map(|n| PartitionId(n << 12));
+    fake.ask(1, Command::Ack { sets: ids.map(|id| set(id, 5)).collect() });
+    let asked: Vec<usize> = fake
+        .calls
+        .iter()
+        .map(|(_, call)| if let Call::FindPartitions { ids, .. } = call { ids.len() } else { 0 })
+        .collect();
+    assert_eq!(asked, [512, 488]);
+}
+
+/// Pages that are read for a key nobody ever pushed, of a long partition whose keys are so old; at most `most`.
+fn pages_read(age_secs: i64, most: u32) -> u32 {
+    let mut fake = Fake::new();
+    let end = Offset(100_000_000);
+    fake.ask(1, Command::Ack { sets: vec![AckSet { lease: None, ..set(PARTITION, 0) }] });
+    let created_at = Stamp(START as i64 - age_secs * 1_000_000);
+    let pages = Cell::new(0);
+    while fake.moves.is_empty() && pages.get() < most {
+        fake.answer(|call| match call {
+            Call::FindPartitions { .. } => {
+                let mut lane = lane();
+                lane.row.last_offset = end;
+                Ok(Reply::Found(vec![Some(lane)]))
+            }
+            Call::FindCursor { .. } => Ok(Reply::Cursor(Some((GroupId(1), CursorRow { committed: end, ..row(1) })))),
+            Call::ReadKeys { to, newest_first: true, .. } => {
+                pages.set(pages.get() + 1);
+                let keys = vec![0; 160].into();
+                let row = KeysRow { base: to.plus(-9), created_at, accepted_at: None, keys };
+                Ok(Reply::Keys { rows: vec![row], complete: false, now: Stamp(START as i64) })
+            }
+            other => panic!("{other:?}"),
+        });
+    }
+    pages.get()
+}
+
+#[test]
+fn a_key_that_was_never_pushed_is_not_looked_for_in_all_of_a_partition() {
+    let window = IMPLICIT_OPTIONS.dedup_secs as i64;
+    assert_eq!(pages_read(window + 1, 1000), BELOW_PAGES_MAX);
+    assert_eq!(pages_read(window - 1, 1000), 1000, "as far as the contract goes");
+}
