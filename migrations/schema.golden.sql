@@ -60,6 +60,18 @@ CREATE TABLE queen.redrives (
     finished_at timestamp with time zone
 );
 
+CREATE TABLE queen.groups (
+    id bigint NOT NULL,
+    queue_id uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    mode text,
+    start_at timestamp with time zone,
+    registered_at timestamp with time zone,
+    high_water bigint DEFAULT 0 NOT NULL,
+    conflation boolean DEFAULT false NOT NULL,
+    seed_at timestamp with time zone
+);
+
 CREATE TABLE queen.spool_floors (
     broker uuid NOT NULL,
     oldest_at timestamp with time zone NOT NULL,
@@ -186,17 +198,6 @@ CREATE TABLE queen.group_counts (
     consumed boolean NOT NULL,
     oldest_at timestamp with time zone,
     counted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
-);
-
-CREATE TABLE queen.groups (
-    id bigint NOT NULL,
-    queue_id uuid NOT NULL,
-    name text NOT NULL COLLATE pg_catalog."C",
-    mode text,
-    start_at timestamp with time zone,
-    registered_at timestamp with time zone,
-    high_water bigint DEFAULT 0 NOT NULL,
-    conflation boolean DEFAULT false NOT NULL
 );
 
 ALTER TABLE queen.groups ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
