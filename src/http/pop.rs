@@ -12,7 +12,7 @@ pub mod framed;
 pub mod query;
 pub mod render;
 
-use super::json::error_body;
+use super::json::{error_body, has_control};
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::{Core, WatchGuard};
@@ -264,7 +264,7 @@ fn check_name(what: &str, name: &str) -> Result<(), Response> {
     if name.len() > NAME_BYTES_MAX {
         return refused(format!("{what} exceeds the {NAME_BYTES_MAX}-byte limit"));
     }
-    if name.bytes().any(|byte| byte < 0x20) {
+    if has_control(name) {
         return refused(format!("control characters are not allowed in {what}"));
     }
     Ok(())
