@@ -58,6 +58,25 @@ fn a_minute_adds_up_over_calls_and_brokers() {
 }
 
 #[test]
+fn the_first_page_shows_the_throughput_of_the_last_five_minutes() {
+    let db = Db::new();
+    queue(&db, "q", 1, 1);
+    let page = |tenant: &str| db.call_as(tenant, "overview", json!({"limit": 10}))["throughput"].clone();
+    let none = json!({"ingestedPerSecond": 0.0, "processedPerSecond": 0.0});
+    assert_eq!(page(TENANT), none);
+    db.call("add_history", minute(1, 600, json!([of("q", 600, 1000)])));
+    assert_eq!(page(TENANT), json!({"ingestedPerSecond": 2.0, "processedPerSecond": 0.1}));
+    let other = "aaaaaaaa-0000-4000-8000-000000000001";
+    assert_eq!(page(other), none, "none of its queues");
+    db.sql(&format!("update queen.queues set tenant_id = '{other}'"));
+    assert_eq!(page(other), json!({"ingestedPerSecond": 2.0, "processedPerSecond": 0.01}));
+    at(&db, "2030-02-01 09:59:00+00");
+    db.sql("update queen.broker_minutes set minute = now() - interval '6 minutes';
+        update queen.queue_minutes set minute = now() - interval '6 minutes'");
+    assert_eq!((page(TENANT), page(other)), (none.clone(), none));
+}
+
+#[test]
 fn the_same_minute_is_one_row_and_buckets_begin_at_midnight() {
     let db = Db::new();
     queue(&db, "q", 1, 1);
