@@ -372,7 +372,7 @@ impl Control {
                 shards: self.shared.shards,
                 postgres: about,
                 ready: self.started.elapsed(),
-                open: true,
+                open: config.jwt.is_none(),
             };
             crate::telemetry::log::print(&screen::text(&boot));
         }
