@@ -182,7 +182,8 @@ impl Control {
                 Ok(_) if self.shared.metrics.parked().is_empty() => PULSE,
                 Ok(read) if read.news => LOG_BUSY,
                 Ok(_) => LOG_PARKED,
-            };
+            }
+            .min(self.follower.pace().max(LOG_BUSY));
             let heard = read.is_ok();
             self.tell_pulse(read.ok(), missed >= PROBES_LOST).await;
             for slot in asked {
