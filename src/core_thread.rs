@@ -14,7 +14,7 @@ use crate::conn::{Budget, Share};
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
 use crate::limits::{ALONE_MAX, INFLATED_BUDGET_BYTES};
-use crate::mail::{Mail, Shared, ToShard, now};
+use crate::mail::{Mail, Maintenance, Shared, Switch, ToShard, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
 use crate::spool::ToSpool;
@@ -232,13 +232,19 @@ impl Core {
         self.shared.maintenance.pop.load(Ordering::Relaxed)
     }
 
-    /// Switches push maintenance of this broker. The row that tells the others is the caller's.
-    pub fn set_push_maintenance(&self, on: bool) {
-        self.shared.set_push_maintenance(on);
+    /// An operator turns a switch of this broker; the row that tells the others is the caller's. The turn that it is.
+    pub fn turn_maintenance(&self, switch: Switch, on: bool) -> u64 {
+        self.shared.turn(switch, on)
     }
 
-    pub fn set_pop_maintenance(&self, on: bool) {
-        self.shared.maintenance.pop.store(on, Ordering::Relaxed);
+    /// The operator's switches.
+    pub fn maintenance(&self) -> &Maintenance {
+        &self.shared.maintenance
+    }
+
+    /// The rows of the switches say so; they were asked for after so many turns.
+    pub fn follow_maintenance(&self, push: bool, pop: bool, turns: u64) {
+        self.shared.follow_maintenance(push, pop, turns);
     }
 
     /// Whether the store answered lately. Source: operations 5.1.

@@ -28,10 +28,13 @@ const SERVED_MAX: u32 = 16;
 /// A run gives up after so long: its lease lasts a minute.
 const RUN_MAX: Duration = Duration::from_secs(20);
 
-/// Moves what running redrives ask for. `call`: runs a state call; `changed`: tells the shards that a queue grew.
+/// Moves what running redrives ask for. `held`: push maintenance is on, so that nothing is moved: what is moved would come
+/// before pushes that wait on disk, as a single replay would (data plane 10.3). `call`: runs a state call; `changed`: tells
+/// the shards that a queue grew.
 pub async fn redrive(
     config: Arc<Config>,
     keys: KeyHasher,
+    held: impl Fn() -> bool,
     call: impl AsyncFn(StateCall) -> StateReply,
     changed: impl AsyncFn(TenantId, &str),
 ) {
@@ -50,7 +53,7 @@ pub async fn redrive(
             let tenant = redrive["tenant"].as_str().and_then(|text| Uuid::parse_str(text).ok());
             let tenant = TenantId(tenant.unwrap_or_default().as_u128());
             for row in redrive["rows"].as_array().into_iter().flatten() {
-                if started.elapsed() > RUN_MAX {
+                if started.elapsed() > RUN_MAX || held() {
                     break;
                 }
                 let text = |name: &str| row[name].as_str().unwrap_or_default();
@@ -82,6 +85,9 @@ pub async fn redrive(
     };
     loop {
         rt::sleep(PERIOD / 2).await;
+        if held() {
+            continue;
+        }
         // Without one, nothing is claimed and nothing written.
         let any = StateCall { function: StateFn::AnyRedrive, tenant: TenantId::DEFAULT, args: json!({}) };
         if matches!(call(any).await, Ok(Some(text)) if text == "true") {
