@@ -11,13 +11,13 @@ use crate::core_thread::Bell;
 use crate::embedded::{Embedded, Status};
 use crate::follow::Follower;
 use crate::hints::Hints;
-use crate::http::maintenance::Flags;
+use crate::http::maintenance::{self, Flags};
 use crate::jobs;
 use crate::limits::{LOG_BUSY, LOG_PARKED};
-use crate::mail::{Mail, Shared, now};
+use crate::mail::{Mail, Shared, Switch, now};
 use crate::rt;
 use crate::spool::ToSpool;
-use crate::state::{StateCall, StateFn, StateReply};
+use crate::state::{StateCall, StateFn, StateReply, Way};
 use crate::store::migrate::{BootError, StoreFacts, boot};
 use crate::store::{self, Conn, Incarnation, Target};
 use crate::telemetry::history::History;
@@ -50,8 +50,9 @@ const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
 const RECONCILE_FIRST: Duration = Duration::from_secs(5);
 /// A probe that takes longer counts as lost.
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// Connections of the control thread: changes, pages, pulse, jobs; hints, sent and heard, once another broker is there.
-const CONTROL_CONNECTIONS: usize = 6;
+/// Connections of the control thread: short calls, changes, reads, pages; pulse, jobs, counting; hints, sent and heard, once
+/// another broker is there.
+const CONTROL_CONNECTIONS: usize = 9;
 /// Between tries to bring the schema up while the store is away.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
 /// Requests in flight get so long at a shutdown before their connections are cut.
@@ -73,14 +74,32 @@ struct Read {
     news: bool,
 }
 
+/// A connection for each kind of state calls.
+struct Ways {
+    short: Conn,
+    change: Conn,
+    read: Conn,
+    page: Conn,
+}
+
+impl Ways {
+    fn of(&self, way: Way) -> &Conn {
+        match way {
+            Way::Short => &self.short,
+            Way::Change => &self.change,
+            Way::Read => &self.read,
+            Way::Page => &self.page,
+        }
+    }
+}
+
 struct Control {
     shared: Shared,
     started: Instant,
     driver: String,
     history: Rc<RefCell<History>>,
-    admin: RefCell<Option<Rc<Conn>>>,
-    /// For state calls that only read.
-    pages: RefCell<Option<Rc<Conn>>>,
+    /// For state calls; `None` before the store was reached.
+    ways: RefCell<Option<Rc<Ways>>>,
     /// PostgreSQL's clock as far as it is known.
     clock: Cell<Option<(Stamp, Micros)>>,
     follower: Rc<Follower>,
@@ -108,8 +127,7 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
         shared,
         started,
         driver,
-        admin: RefCell::default(),
-        pages: RefCell::default(),
+        ways: RefCell::default(),
         finished: Cell::new(0),
         stopping: Cell::new(false),
         fatal: RefCell::default(),
@@ -142,8 +160,9 @@ impl Control {
             crate::warning!("boot", warning);
         }
         let shared = self.budget(&facts);
-        *self.admin.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("control"))));
-        *self.pages.borrow_mut() = Some(Rc::new(Conn::new(target.clone(), self.name("pages"))));
+        let way = |name: &str| Conn::new(target.clone(), self.name(name));
+        let ways = Ways { short: way("short"), change: way("control"), read: way("reads"), page: way("pages") };
+        *self.ways.borrow_mut() = Some(Rc::new(ways));
         let pulse = Conn::new(target.clone(), self.name("pulse"));
         // Where the log stands is noted before anything is scanned. Source: architecture 13, rule 11.
         let mut first = self.begin(&pulse).await;
@@ -194,7 +213,8 @@ impl Control {
                 // A hint comes first, and one that is lost costs half a second.
                 Ok(_) if self.hints.hears() => PULSE,
                 Ok(_) => LOG_PARKED,
-            };
+            }
+            .min(self.follower.pace().max(LOG_BUSY));
             let heard = read.is_ok();
             self.tell_pulse(read.ok(), missed >= PROBES_LOST).await;
             for slot in asked {
@@ -279,12 +299,18 @@ impl Control {
 
     /// Reads the operator's switches, which another broker may have set.
     async fn reconcile(&self) {
-        let call = StateCall { function: StateFn::Maintenance, tenant: TenantId::DEFAULT, args: serde_json::json!({}) };
-        let Some(admin) = self.admin.borrow().clone() else { return };
-        let flags = self.call(&admin, &call).await.ok().flatten().and_then(|text| Flags::read(&text));
-        if let Some(flags) = flags {
-            self.shared.set_push_maintenance(flags.push);
-            self.shared.maintenance.pop.store(flags.pop, Ordering::Relaxed);
+        let Some(ways) = self.ways.borrow().clone() else { return };
+        let maintenance = &self.shared.maintenance;
+        for switch in [Switch::Push, Switch::Pop] {
+            let Some((on, since)) = maintenance.unstored(switch) else { continue };
+            if self.call(&ways.short, &maintenance::store(switch, on)).await.is_ok() {
+                maintenance.stored(switch, since);
+            }
+        }
+        let before = maintenance.turns();
+        let flags = self.call(&ways.short, &maintenance::read()).await.ok().flatten();
+        if let Some(flags) = flags.and_then(|text| Flags::read(&text)) {
+            self.shared.follow_maintenance(flags.push, flags.pop, before);
         }
     }
 
@@ -292,7 +318,12 @@ impl Control {
         rt::sleep(RECONCILE_FIRST).await;
         loop {
             self.reconcile().await;
-            rt::sleep(self.shared.config.cache_refresh).await;
+            let since = Instant::now();
+            // What an operator switched while the store was away is stored as soon as it is back.
+            while since.elapsed() < self.shared.config.cache_refresh && !self.shared.maintenance.any_unstored() {
+                rt::sleep(PULSE.min(self.shared.config.cache_refresh)).await;
+            }
+            rt::sleep(if self.shared.maintenance.any_unstored() { PULSE } else { Duration::ZERO }).await;
         }
     }
 
@@ -397,7 +428,7 @@ impl Control {
                 shards: self.shared.shards,
                 postgres: about,
                 ready: self.started.elapsed(),
-                open: true,
+                open: config.jwt.is_none(),
             };
             crate::telemetry::log::print(&screen::text(&boot));
         }
@@ -432,12 +463,16 @@ impl Control {
         let call = async move |call: StateCall| control.call(&on, &call).await;
         let control = self.clone();
         let changed = async move |tenant: TenantId, queue: &str| control.queue_changed(tenant, queue).await;
-        rt::spawn(jobs::redrive(config.clone(), keys, self.redrives.clone(), call, changed));
-        let (control, on) = (self.clone(), conn.clone());
+        let shared = self.shared.clone();
+        let held = move || shared.maintenance.push.load(Ordering::Relaxed);
+        rt::spawn(jobs::redrive(config.clone(), keys, self.redrives.clone(), held, call, changed));
+        // One queue may take as long as a statement may: nothing else waits for that.
+        let counting = Rc::new(Conn::new(conn.target().clone(), self.name("counting")));
+        let (control, on) = (self.clone(), counting.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::count_queues(config.clone(), call));
         let control = self.clone();
-        rt::spawn(jobs::measure_retained(config, async move |call: StateCall| control.call(&conn, &call).await));
+        rt::spawn(jobs::measure_retained(config, async move |call: StateCall| control.call(&counting, &call).await));
     }
 
     /// Removes what deleted queues left behind, and sealed runs that are over, in steps nothing waits for.
@@ -509,9 +544,9 @@ impl Control {
 
     async fn state(self: Rc<Self>, slot: queen_shards::ids::Slot, call: StateCall) {
         let function = call.function;
-        let conn = if call.function.only_reads() { self.pages.borrow().clone() } else { self.admin.borrow().clone() };
-        let reply = match conn {
-            Some(conn) => self.call(&conn, &call).await,
+        let ways = self.ways.borrow().clone();
+        let reply = match ways {
+            Some(ways) => self.call(ways.of(call.function.way()), &call).await,
             None => Err(StoreError::Unavailable("the store has not been reached yet".into())),
         };
         match &reply {
@@ -591,12 +626,12 @@ impl Control {
         self.shared.spool.send(ToSpool::Stop { done });
         let _ = stopped.recv_timeout(SPOOL_STOP_MAX);
         let pending = self.shared.spool.status().numbers().pending;
-        let admin = self.admin.borrow().clone();
-        if let Some(admin) = admin {
+        let ways = self.ways.borrow().clone();
+        if let Some(ways) = ways {
             let leave = async {
-                self.keep_broker(&admin, true).await;
+                self.keep_broker(&ways.short, true).await;
                 if pending == 0 {
-                    self.tell_floor(&admin, true).await;
+                    self.tell_floor(&ways.short, true).await;
                 }
             };
             let _ = rt::timeout(FLOOR_GONE_MAX, leave).await;

@@ -14,7 +14,7 @@ use crate::conn::{Budget, Share};
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
 use crate::limits::{ALONE_MAX, INFLATED_BUDGET_BYTES};
-use crate::mail::{Mail, Shared, ToShard, now};
+use crate::mail::{Mail, Maintenance, Shared, Switch, ToShard, now};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
 use crate::spool::ToSpool;
@@ -233,13 +233,19 @@ impl Core {
         self.shared.maintenance.pop.load(Ordering::Relaxed)
     }
 
-    /// Switches push maintenance of this broker. The row that tells the others is the caller's.
-    pub fn set_push_maintenance(&self, on: bool) {
-        self.shared.set_push_maintenance(on);
+    /// An operator turns a switch of this broker; the row that tells the others is the caller's. The turn that it is.
+    pub fn turn_maintenance(&self, switch: Switch, on: bool) -> u64 {
+        self.shared.turn(switch, on)
     }
 
-    pub fn set_pop_maintenance(&self, on: bool) {
-        self.shared.maintenance.pop.store(on, Ordering::Relaxed);
+    /// The operator's switches.
+    pub fn maintenance(&self) -> &Maintenance {
+        &self.shared.maintenance
+    }
+
+    /// The rows of the switches say so; they were asked for after so many turns.
+    pub fn follow_maintenance(&self, push: bool, pop: bool, turns: u64) {
+        self.shared.follow_maintenance(push, pop, turns);
     }
 
     /// Whether the store answered lately. Source: operations 5.1.
@@ -257,7 +263,8 @@ impl Core {
     }
 
     /// Whether payloads of a queue are encrypted. Asks the store at most once per queue and refresh interval, and waits
-    /// for it only the first time. A question without an answer counts as yes. Only for a core that has a cipher.
+    /// for it only the first time. A question without an answer counts as no, unless QUEEN_ENCRYPTION_REQUIRED says that
+    /// plain payloads must not be stored. Only for a core that has a cipher. Source: operations 3.2.
     pub async fn encrypts(self: &Rc<Self>, tenant: TenantId, queue: &str) -> bool {
         match self.flags.find(tenant, queue, now(), FLAG_RETRY.as_micros() as u64) {
             Memory::Known(encrypted) => encrypted,
@@ -274,8 +281,7 @@ impl Core {
                     true => rt::timeout(limit, self.ask_flag(tenant, queue)).await.flatten(),
                     false => None,
                 };
-                // Also where the store was lost a moment ago: rather an envelope too many than one too few.
-                answer.unwrap_or(true)
+                answer.unwrap_or(self.config.encryption_required)
             }
         }
     }

@@ -21,12 +21,17 @@ use std::time::Duration;
 /// Beyond [`ALONE_MAX`]: clocks of two machines run at slightly different rates.
 const JOIN_MARGIN: Duration = Duration::from_millis(50);
 
+/// A ring holds four times as many commits: a writer may become so much faster before some are missed.
+const LINES_PER_READ: u64 = 64;
+
 /// See the module.
 pub struct Follower {
     broker: u128,
     /// Which store was read, and how far. `None`: nothing was read yet.
     at: RefCell<Option<(Incarnation, Positions)>>,
     read_at: Cell<Micros>,
+    /// How soon the next read must follow.
+    pace: Cell<Duration>,
     /// Who waits for the next read.
     asked: RefCell<Vec<Slot>>,
     bell: Bell,
@@ -39,6 +44,7 @@ impl Follower {
             broker,
             at: RefCell::default(),
             read_at: Cell::new(Micros(0)),
+            pace: Cell::new(Duration::MAX),
             asked: RefCell::default(),
             bell: Bell::default(),
             hinted: Bell::default(),
@@ -101,6 +107,10 @@ impl Follower {
         if from.is_some_and(|(incarnation, _)| *incarnation != news.incarnation) {
             return Ok(None);
         }
+        let advance =
+            |writer: &i64, seq: i64| from.map_or(0, |(_, known)| seq - known.get(writer).copied().unwrap_or(0));
+        let moved = news.positions.iter().map(|(writer, seq)| advance(writer, *seq)).max();
+        self.pace.set(pace(began.since(self.read_at.get()), moved.unwrap_or(0)));
         let slept = LOG_SILENCE_MAX.as_micros() as u64 <= began.since(self.read_at.get());
         let mut known = from.iter().flat_map(|(_, positions)| positions.keys());
         let missed = slept && known.any(|writer| !news.positions.contains_key(writer));
@@ -108,6 +118,11 @@ impl Follower {
         *self.at.borrow_mut() = Some((news.incarnation.clone(), std::mem::take(&mut news.positions)));
         self.read_at.set(began);
         Ok(Some(news))
+    }
+
+    /// How soon the next read must follow, for the ring of the busiest writer not to be overwritten before it.
+    pub fn pace(&self) -> Duration {
+        self.pace.get()
     }
 
     /// Tells each shard what concerns it.
@@ -130,5 +145,28 @@ impl Follower {
                 shared.hub.send_wait(shard, Mail::Log { lanes, freed, changed: changed.clone(), lost }).await;
             }
         }
+    }
+}
+
+/// How soon the next read must follow one that found so many commits of the busiest writer, `elapsed_us` after the read
+/// before.
+fn pace(elapsed_us: u64, lines: i64) -> Duration {
+    match lines {
+        1.. => Duration::from_micros(elapsed_us.saturating_mul(LINES_PER_READ) / lines as u64),
+        _ => Duration::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_faster_the_busiest_writer_the_sooner_the_next_read() {
+        assert_eq!(pace(500_000, 0), Duration::MAX);
+        assert_eq!(pace(500_000, 1), Duration::from_secs(32));
+        // 600 commits a second: a pulse of half a second would miss some of them, however often it was read before.
+        assert_eq!(pace(500_000, 300), Duration::from_micros(106_666));
+        assert_eq!(pace(106_666, 64), Duration::from_micros(106_666));
     }
 }

@@ -127,18 +127,9 @@ pub async fn keep_history(
 /// time. Source: operations 5.8.1, 6.4.
 pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall) -> StateReply) {
     scheduled("retained_bytes", &config.server_id, config.retained_interval, &call, async || {
-        let mut after = Value::Null;
+        let mut walk = Walk::default();
         for _ in 0..MEASURED_MAX {
-            let args = json!({ "after": after });
-            let reply = call(StateCall { function: StateFn::MeasureRetained, tenant: TenantId::DEFAULT, args }).await;
-            after = match reply {
-                Ok(text) => measured(text.as_deref().unwrap_or_default()),
-                Err(error) => {
-                    warning_every_30_s("stats", "stored bytes were not measured", &error);
-                    Value::Null
-                }
-            };
-            if after.is_null() {
+            if !walk.step(StateFn::MeasureRetained, json!({}), "stored bytes were not measured", &call).await {
                 break;
             }
             rt::sleep(MEASURE_PAUSE).await;
@@ -150,21 +141,13 @@ pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall)
 /// Counts queues and groups for the pages of a database with many partitions, one call per queue, every
 /// `STATS_INTERVAL_MS`, one broker at a time. Source: operations 5.7, 6.4.
 pub async fn count_queues(config: Arc<Config>, call: impl AsyncFn(StateCall) -> StateReply) {
-    let mut after = Value::Null;
+    let mut walk = Walk::default();
     scheduled("stats", &config.server_id, config.stats_interval, &call, async || {
         let begun = Instant::now();
         while begun.elapsed() < COUNT_RUN_MAX {
-            let args = json!({"after": after, "exact": COUNTED_BY_PAGES, "ranks": RANKED_PARTITIONS});
             let step = Instant::now();
-            let reply = call(StateCall { function: StateFn::CountQueue, tenant: TenantId::DEFAULT, args }).await;
-            after = match reply {
-                Ok(text) => measured(text.as_deref().unwrap_or_default()),
-                Err(error) => {
-                    warning_every_30_s("stats", "queues were not counted", &error);
-                    Value::Null
-                }
-            };
-            if after.is_null() {
+            let args = json!({"exact": COUNTED_BY_PAGES, "ranks": RANKED_PARTITIONS});
+            if !walk.step(StateFn::CountQueue, args, "queues were not counted", &call).await {
                 break;
             }
             rt::sleep(step.elapsed() * COUNT_REST).await;
@@ -173,10 +156,84 @@ pub async fn count_queues(config: Arc<Config>, call: impl AsyncFn(StateCall) -> 
     .await
 }
 
+/// A walk over all queues by id, a call per queue.
+#[derive(Debug, Default)]
+struct Walk {
+    /// The last queue it was at; null: it begins.
+    after: Value,
+}
+
+impl Walk {
+    /// Does one queue; `failed`: what to say where that fails. False: the walk is over, or the store is away.
+    ///
+    /// A queue that cannot be done, because it takes longer than a statement may, is passed over: the others are done.
+    async fn step(
+        &mut self,
+        function: StateFn,
+        mut args: Value,
+        failed: &'static str,
+        call: &impl AsyncFn(StateCall) -> StateReply,
+    ) -> bool {
+        args["after"] = self.after.clone();
+        let run = async |args| call(StateCall { function, tenant: TenantId::DEFAULT, args }).await;
+        let mut reply = run(args.clone()).await;
+        if let Err(error) = &reply {
+            warning_every_30_s("stats", failed, error);
+            args["skip"] = true.into();
+            reply = run(args).await;
+        }
+        // Without an answer the walk goes on from here another time.
+        let Ok(reply) = reply else { return false };
+        self.after = measured(reply.as_deref().unwrap_or_default());
+        !self.after.is_null()
+    }
+}
+
 /// The queue that was measured; null at the end of the pass.
 fn measured(reply: &str) -> Value {
     serde_json::from_str::<Value>(reply)
         .ok()
         .and_then(|mut body| Some(body.get_mut("queue")?.take()))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn a_queue_that_takes_too_long_is_passed_over_and_the_others_are_done() {
+        let done = RefCell::new(Vec::new());
+        let call = async |call: StateCall| {
+            let queue = call.args["after"].as_i64().unwrap_or(0) + 1;
+            if queue == 2 && call.args["skip"] != true {
+                return Err(StoreError::Unavailable("canceling statement due to user request".into()));
+            }
+            done.borrow_mut().push((queue, call.args["skip"] == true));
+            Ok(Some(json!({ "queue": (queue <= 3).then_some(queue) }).to_string()))
+        };
+        let walked = async {
+            let mut walk = Walk::default();
+            let mut steps = 0;
+            while walk.step(StateFn::CountQueue, json!({}), "not counted", &call).await {
+                steps += 1;
+            }
+            assert_eq!(steps, 3);
+            assert!(walk.after.is_null(), "the next walk begins anew");
+        };
+        walked.now_or_never().expect("nothing waits");
+        assert_eq!(done.take(), [(1, false), (2, true), (3, false), (4, false)]);
+    }
+
+    #[test]
+    fn a_walk_that_met_an_outage_goes_on_where_it_was() {
+        let away = async |_: StateCall| Err(StoreError::Unavailable("nobody is there".into()));
+        let walked = async {
+            let mut walk = Walk { after: 7.into() };
+            assert!(!walk.step(StateFn::CountQueue, json!({}), "not counted", &away).await);
+            assert_eq!(walk.after, 7);
+        };
+        walked.now_or_never().expect("nothing waits");
+    }
 }

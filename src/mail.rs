@@ -6,7 +6,7 @@ use crate::state::{StateCall, StateReply};
 use crate::store::{Incarnation, Target};
 use queen_shards::command::{Command, Drained, Left, LogLane, Verdict};
 use queen_shards::ids::{GroupId, Micros, PartitionId, Slot, Stamp, TenantId};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -126,17 +126,79 @@ pub struct Shared {
     pub clock: (Stamp, Micros),
 }
 
-/// The operator's switches, as this broker knows them. Source: operations 4.8.
+/// One of the operator's switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    Push,
+    Pop,
+}
+
+/// The operator's switches, as this broker knows them, and which of them could not be stored yet: those hold against the
+/// rows, until they are. Source: operations 4.8.
 #[derive(Debug, Default)]
 pub struct Maintenance {
     pub push: AtomicBool,
     pub pop: AtomicBool,
+    /// Of each: the turn of the operator that is to be stored, 0 for none.
+    unstored: [AtomicU64; 2],
+    /// How often an operator has turned one of them here.
+    turns: AtomicU64,
+}
+
+impl Maintenance {
+    fn flag(&self, switch: Switch) -> &AtomicBool {
+        match switch {
+            Switch::Push => &self.push,
+            Switch::Pop => &self.pop,
+        }
+    }
+
+    /// How often an operator has turned one of them here.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Acquire)
+    }
+
+    /// What is to be stored of a switch, and the turn that it is.
+    pub fn unstored(&self, switch: Switch) -> Option<(bool, u64)> {
+        let turn = Some(self.unstored[switch as usize].load(Ordering::Acquire)).filter(|turn| *turn > 0)?;
+        Some((self.flag(switch).load(Ordering::Acquire), turn))
+    }
+
+    pub fn any_unstored(&self) -> bool {
+        [Switch::Push, Switch::Pop].into_iter().any(|switch| self.unstored(switch).is_some())
+    }
+
+    /// A turn was stored, and holds unless there was another one meanwhile.
+    pub fn stored(&self, switch: Switch, turn: u64) {
+        let _ = self.unstored[switch as usize].compare_exchange(turn, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
 }
 
 impl Shared {
-    /// Push maintenance goes on or off: what is spooled waits, or is drained.
-    pub fn set_push_maintenance(&self, on: bool) {
-        if self.maintenance.push.swap(on, Ordering::Relaxed) != on {
+    /// An operator turns a switch here: what holds from now on, and what is to be stored. The turn that it is.
+    pub fn turn(&self, switch: Switch, on: bool) -> u64 {
+        let turn = self.maintenance.turns.fetch_add(1, Ordering::AcqRel) + 1;
+        self.set(switch, on);
+        self.maintenance.unstored[switch as usize].store(turn, Ordering::Release);
+        turn
+    }
+
+    /// The rows say so; they were asked for after so many turns here. What an operator turned since, or what is not stored,
+    /// stays.
+    pub fn follow_maintenance(&self, push: bool, pop: bool, turns: u64) {
+        if self.maintenance.turns() != turns {
+            return;
+        }
+        for (switch, on) in [(Switch::Push, push), (Switch::Pop, pop)] {
+            if self.maintenance.unstored(switch).is_none() {
+                self.set(switch, on);
+            }
+        }
+    }
+
+    /// Push maintenance: what is spooled waits, or is drained.
+    fn set(&self, switch: Switch, on: bool) {
+        if self.maintenance.flag(switch).swap(on, Ordering::AcqRel) != on && switch == Switch::Push {
             self.spool.send(ToSpool::Maintenance { on });
         }
     }

@@ -92,6 +92,19 @@ pub struct StateCall {
 /// The JSON text the function returned; `None` for SQL null.
 pub type StateReply = Result<Option<String>, StoreError>;
 
+/// Kinds of calls, so that none waits behind one that may take much longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Somebody waits at work: a lease that is extended, a pop that looks for its queues, a first push.
+    Short,
+    /// Changes something, perhaps in many rows.
+    Change,
+    /// Messages by offset, again and again.
+    Read,
+    /// What a person looks at: reads perhaps much.
+    Page,
+}
+
 impl StateFn {
     /// Whether other brokers must read the queue of its arguments anew (all queues, when they name none).
     pub fn changes_queue(self) -> bool {
@@ -107,31 +120,34 @@ impl StateFn {
         )
     }
 
-    /// Whether it only reads, perhaps much: such calls have a connection of their own, so that one that changes
-    /// something never waits behind a page.
-    pub fn only_reads(self) -> bool {
-        matches!(
-            self,
+    /// Which connection of the control thread runs it: calls on one go one behind another.
+    pub fn way(self) -> Way {
+        match self {
             StateFn::ListQueues
-                | StateFn::GetQueue
-                | StateFn::QueueDepth
-                | StateFn::ListNamespaces
-                | StateFn::ListTasks
-                | StateFn::ListPartitions
-                | StateFn::Overview
-                | StateFn::Status
-                | StateFn::StatusQueues
-                | StateFn::StatusQueue
-                | StateFn::ClusterMetrics
-                | StateFn::ListGroups
-                | StateFn::LaggingGroups
-                | StateFn::GetGroup
-                | StateFn::ListDeadLetters
-                | StateFn::ListMessages
-                | StateFn::GetMessage
-                | StateFn::Fetch
-                | StateFn::ChangedPartitions
-        )
+            | StateFn::GetQueue
+            | StateFn::QueueDepth
+            | StateFn::ListNamespaces
+            | StateFn::ListTasks
+            | StateFn::ListPartitions
+            | StateFn::Overview
+            | StateFn::Status
+            | StateFn::StatusQueues
+            | StateFn::StatusQueue
+            | StateFn::ClusterMetrics
+            | StateFn::ListGroups
+            | StateFn::LaggingGroups
+            | StateFn::GetGroup
+            | StateFn::ListDeadLetters
+            | StateFn::ListMessages
+            | StateFn::GetMessage => Way::Page,
+            StateFn::Fetch | StateFn::ChangedPartitions => Way::Read,
+            StateFn::ExtendLease
+            | StateFn::MatchQueues
+            | StateFn::QueueFlags
+            | StateFn::Maintenance
+            | StateFn::SetMaintenance => Way::Short,
+            _ => Way::Change,
+        }
     }
 
     /// Name of the function in schema `queen`.

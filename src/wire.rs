@@ -18,7 +18,7 @@ pub mod zstd_frame;
 
 mod fields;
 
-use crate::http::json::next_special;
+use crate::limits::ITEMS_MAX;
 
 /// The media type that says a push or transaction body is binary. Source: binary forms 3.
 pub const PUSH_TYPE: &str = "application/x-queen-push";
@@ -56,17 +56,10 @@ impl Refused {
 
 type Result<T> = std::result::Result<T, Refused>;
 
-/// Whether a text has a character below U+0020.
-fn has_control(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let mut at = next_special(bytes, 0);
-    while let Some(byte) = bytes.get(at) {
-        if *byte < 0x20 {
-            return true;
-        }
-        at = next_special(bytes, at + 1);
-    }
-    false
+/// Refuses more messages than a JSON push may have: each costs many times the few bytes it can be sent in. `total`: of
+/// the body so far, with those that a number in it announces.
+fn within_items(total: usize) -> Result<()> {
+    if total <= ITEMS_MAX { Ok(()) } else { Err(Refused::malformed(crate::http::push::parse::TOO_MANY)) }
 }
 
 #[cfg(test)]

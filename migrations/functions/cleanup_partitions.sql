@@ -37,6 +37,10 @@ begin
         limit (p_args ->> 'limit')::integer
         for update skip locked
     );
+    if cardinality(v_ids) = (p_args ->> 'limit')::integer then
+        -- The rest of the slice is for the next step.
+        v_until := v_ids[cardinality(v_ids)];
+    end if;
     -- A statement of its own: what was done before the locks is seen.
     v_ids := array(
         select p.id

@@ -1,7 +1,7 @@
--- cluster_metrics.sql: what the database knows for a scrape: lifetime counters and dead letters.
--- In     p_args: limit integer (queues named at most). Covers all tenants.
+-- cluster_metrics.sql: what the database knows for a scrape: lifetime counters, dead letters, the newest minute of queues.
+-- In     p_args: limit integer (queues named at most). Covers all tenants: queues of one name are one.
 -- Out    an object; telemetry/prometheus.rs knows its keys.
--- Locks  none. Cost: the index of the dead letters.
+-- Locks  none. Cost: the index of the dead letters, and the queues that did something in the last five minutes.
 -- Caller src/http/status.rs. Source: operations 5.4.2, 5.4.3.
 create or replace function queen.cluster_metrics(p_tenant uuid, p_args jsonb)
 returns json
@@ -19,6 +19,15 @@ begin
             ) as d
             join queen.queues as r on r.id = d.queue_id
             group by r.name
+        ),
+        minutes as (
+            select r.name, m.minute, sum(m.push_messages)::bigint as pushed, sum(m.pop_messages)::bigint as popped,
+                sum(m.ack_messages)::bigint as acked, (sum(m.lag_us) / nullif(sum(m.claims), 0) / 1000.0)::float8 as lag_ms,
+                max(m.lag_max_us) / 1000.0 as lag_max_ms, row_number() over (partition by r.name order by m.minute desc) as nth
+            from queen.queue_minutes as m
+            join queen.queues as r on r.id = m.queue_id
+            where m.minute > statement_timestamp() - interval '5 minutes'
+            group by r.name, m.minute
         )
         select json_build_object(
             'pushRequests', coalesce(t.push_requests, 0),
@@ -36,6 +45,21 @@ begin
                 select json_agg(json_build_object('queue', l.name, 'count', l.letters) order by l.name)
                 from (
                     select * from dead as d order by d.letters desc, d.name limit (p_args ->> 'limit')::integer
+                ) as l
+            ), '[]'),
+            'queueMinutes', coalesce((
+                select json_agg(
+                    json_build_object(
+                        'queue', l.name, 'pushed', l.pushed, 'popped', l.popped, 'acked', l.acked,
+                        'lagMs', coalesce(l.lag_ms, 0), 'lagMaxMs', coalesce(l.lag_max_ms, 0),
+                        'age', floor(extract(epoch from statement_timestamp() - l.minute))::bigint
+                    )
+                    order by l.name
+                )
+                from (
+                    select * from minutes as m where m.nth = 1
+                    order by m.pushed + m.popped desc, m.name
+                    limit (p_args ->> 'limit')::integer
                 ) as l
             ), '[]')
         )

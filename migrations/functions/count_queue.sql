@@ -1,8 +1,8 @@
 -- count_queue.sql: the reconciler's step: counts the next queue in id order and its groups; one queue per call.
 -- In     p_args: after uuid text or null (a new pass); exact bigint (a database with no more partitions is counted by the pages
 --        themselves: what was counted before is forgotten); ranks integer (partitions ranked per queue and per group, whose
---        oldest messages are looked up). Covers all tenants.
--- Out    {"queue":uuid or null}: the queue counted; null: the pass is over.
+--        oldest messages are looked up); skip boolean or null: the queue is only named. Covers all tenants.
+-- Out    {"queue":uuid or null}: the queue counted, or passed over; null: the pass is over.
 -- Locks  none that waits. Cost: the partitions and cursors of one queue, twice.
 -- Caller src/jobs.rs. Source: operations 5.7, STATS_INTERVAL_MS.
 create or replace function queen.count_queue(p_tenant uuid, p_args jsonb)
@@ -36,8 +36,8 @@ begin
     where q.id > coalesce((p_args ->> 'after')::uuid, '00000000-0000-0000-0000-000000000000')
     order by q.id
     limit 1;
-    if not found then
-        return json_build_object('queue', null);
+    if not found or (p_args ->> 'skip')::boolean then
+        return json_build_object('queue', v_queue);
     end if;
     v_groups := array(select g.id from queen.groups as g where g.queue_id = v_queue);
 

@@ -1,7 +1,7 @@
 -- fetch.sql: stored messages by offset, for many partitions; no cursor, no lease.
 -- In     p_args: entries [{queue, partition, offset, maxBytes}], at most 1024; bytes (of all together: entries beyond it
 --        come without records, their watermarks are there).
--- Out    an array, in order: {"high","start","error" or absent,"segments":[...]}. Whole stored groups, at least one;
+-- Out    an array, in order: {"high","start","error" or absent,"segments":[...]}. Whole stored groups, at least one, until 10000 messages;
 --        bodies are hex.
 -- Locks  none. Cost: an index probe per entry, and what it returns.
 -- Caller src/http/fetch.rs. Source: data plane 13.1.
@@ -27,7 +27,15 @@ begin
         join queen.partitions as p on p.queue_id = q.id
         where q.tenant_id = p_tenant and q.name = v_entry ->> 'queue' and p.name = v_entry ->> 'partition';
         if not found then
-            v_out := v_out || json_build_object('high', 0, 'start', 0, 'error', 'UNKNOWN_TOPIC_OR_PARTITION', 'segments', '[]'::json);
+            -- A partition of a queue that is there is empty until it is written.
+            v_out := v_out || json_build_object('high', 0, 'start', 0,
+                'error', case
+                    when not exists (
+                        select 1 from queen.queues as q where q.tenant_id = p_tenant and q.name = v_entry ->> 'queue'
+                    ) then 'UNKNOWN_TOPIC_OR_PARTITION'
+                    when v_from > 0 then 'OFFSET_OUT_OF_RANGE'
+                end,
+                'segments', '[]'::json);
             continue;
         end if;
         if v_from < v_partition.log_start or v_from > v_partition.last_offset + 1 then
@@ -49,7 +57,7 @@ begin
                 coalesce(sum(r.raw_len), 0)
             into v_segments, v_bytes
             from queen.read_records(v_partition.id, v_from, v_partition.last_offset,
-                least((v_entry ->> 'maxBytes')::bigint, v_left), 1000000) as r;
+                least((v_entry ->> 'maxBytes')::bigint, v_left), 10000) as r;
             v_left := v_left - v_bytes;
         end if;
         v_out := v_out || json_build_object(

@@ -1,7 +1,7 @@
 -- overview.sql: the numbers of the first page.
 -- In     p_args: limit integer (partitions whose lag is looked up at most).
 -- Out    the page. For the default tenant it covers the whole database, with lifetime counters; for another one its
---        own queues, with stored counts. Throughput needs a history that is not kept yet: 0.
+--        own queues, with stored counts. Throughput is that of the last five minutes, whole database or own queues alike.
 -- Locks  none. Cost: that of queue_sums.
 -- Caller src/http/resources.rs. Source: operations 5.8.5.
 create or replace function queen.overview(p_tenant uuid, p_args jsonb)
@@ -14,6 +14,8 @@ declare
     v_all boolean := p_tenant = '00000000-0000-0000-0000-000000000001';
     v_ids uuid[];
     v_dead bigint;
+    v_ingested bigint;
+    v_processed bigint;
     t queen.totals;
 begin
     v_ids := array(
@@ -24,6 +26,15 @@ begin
     );
     select * into t from queen.totals as x;
     select count(*) into v_dead from queen.dead_letters as d where not v_all and d.queue_id = any (v_ids);
+    if v_all then
+        select sum(m.push_messages), sum(m.ack_messages) into v_ingested, v_processed
+        from queen.broker_minutes as m
+        where m.minute > statement_timestamp() - interval '5 minutes';
+    else
+        select sum(m.push_messages), sum(m.ack_messages) into v_ingested, v_processed
+        from queen.queue_minutes as m
+        where m.minute > statement_timestamp() - interval '5 minutes' and m.queue_id = any (v_ids);
+    end if;
     return (
         with lag as materialized (
             select s.partitions, s.total, s.pending, s.processing,
@@ -62,7 +73,10 @@ begin
                 'time', json_build_object('avg', s.time_avg, 'median', s.time_median, 'min', 0, 'max', s.time_max),
                 'offset', json_build_object('avg', s.offset_avg, 'median', 0, 'min', 0, 'max', s.offset_max)
             ),
-            'throughput', json_build_object('ingestedPerSecond', 0.00, 'processedPerSecond', 0.00),
+            'throughput', json_build_object(
+                'ingestedPerSecond', round(coalesce(v_ingested, 0) / 300.0, 2),
+                'processedPerSecond', round(coalesce(v_processed, 0) / 300.0, 2)
+            ),
             'timestamp', queen.utc_ms(clock_timestamp()),
             'statsAge', case when not v_all then 0
                 else coalesce(floor(extract(epoch from clock_timestamp() - t.updated_at)), -1)::bigint end

@@ -1,6 +1,7 @@
 -- redrive_row.sql: moves one dead letter for a redrive and counts it, in one transaction.
 -- In     p_args: redrive uuid text, failedAt text, and what replay_dead_letter takes.
 -- Out    {"result":"moved"|"duplicate"|"gone"|"failed"|"stopped"}. stopped: cancelled meanwhile, nothing is done.
+--        An error that passes (a deadlock, a lock that was not had in time) is raised: nothing is done, nothing is counted.
 -- Locks  the redrive's row, then those of replay_dead_letter.
 -- Again  gone: a row moves at most once, whatever crashed.
 -- Caller src/jobs/redrive.rs.
@@ -22,6 +23,10 @@ begin
     begin
         v_result := queen.replay_dead_letter(p_tenant, p_args) ->> 'result';
     exception when others then
+        -- Of the moment and not of the row: it comes again. Source: operations 4.5.
+        if left(sqlstate, 2) in ('08', '40', '53', '55', '57', '58') or sqlstate = '25006' then
+            raise;
+        end if;
         v_result := 'failed';
         v_error := sqlerrm;
     end;

@@ -66,7 +66,7 @@ pub struct Config {
     /// Requests name their tenant.
     pub tenancy: bool,
     pub encryption: Key,
-    /// QUEEN_ENCRYPTION_REQUIRED: the key is usable, and a queue nothing is known of is encrypted.
+    /// QUEEN_ENCRYPTION_REQUIRED: the key is usable, and a queue that could not be asked for counts as encrypted.
     pub encryption_required: bool,
     /// How often what another broker may have changed is read again.
     pub cache_refresh: Duration,

@@ -31,16 +31,17 @@ pub enum Form {
 
 /// `POST /api/v1/ack`
 pub async fn single(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
-    ack(core, request, Form::Single, false).await
+    ack(core, request, Form::Single).await
 }
 
 /// `POST /api/v1/ack/batch`
 pub async fn batch(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
-    ack(core, request, Form::Batch, false).await
+    ack(core, request, Form::Batch).await
 }
 
-/// Answers an ack. `tenancy`: whether QUEEN_TENANCY_HEADER is set, which words one refusal. Source: data plane 5.
-async fn ack(core: &Rc<Core>, request: &Request, form: Form, tenancy: bool) -> Response {
+/// Answers an ack. QUEEN_TENANCY_HEADER words one refusal. Source: data plane 5.
+async fn ack(core: &Rc<Core>, request: &Request, form: Form) -> Response {
+    let tenancy = core.config.tenancy;
     let acks = match parse::parse(&request.body, form) {
         Ok(acks) => acks,
         Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),

@@ -4,6 +4,7 @@
 //!
 //! Source: data plane 8.1 to 8.3.
 
+use super::json::has_control;
 use super::refusals::{Refusal, json_text};
 use super::routes::Params;
 use super::{Request, Response, reply};
@@ -92,7 +93,7 @@ fn parse(body: &[u8]) -> Result<Asked, Response> {
     if queue.len() > NAME_BYTES_MAX {
         return Err(Refusal::NameTooLong { what: "queue" }.response());
     }
-    if queue.contains(char::is_control) {
+    if has_control(queue) {
         return Err(Refusal::Invalid("control characters are not allowed in queue".into()).response());
     }
     let replace = match top.get("mode") {
@@ -148,7 +149,7 @@ fn judge(name: &str, kind: Kind, sent: &Value) -> Result<Value, Response> {
             if text.len() > NAME_BYTES_MAX {
                 return Err(failed(&format!("{name} is longer than {NAME_BYTES_MAX} bytes")));
             }
-            if text.contains(char::is_control) {
+            if has_control(text) {
                 return Err(failed(&format!("control characters are not allowed in {name}")));
             }
             Ok(text.into())

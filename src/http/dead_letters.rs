@@ -6,7 +6,7 @@
 //! Source: data plane 9.3, 9.4, 10.
 
 use super::groups::{call, ok, value};
-use super::json::{push_int, push_quoted};
+use super::json::{has_control, push_int, push_quoted};
 use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
@@ -249,7 +249,7 @@ fn destination(body: &[u8]) -> Result<Destination, String> {
             match text {
                 "" => Err(format!("{name} must not be blank")),
                 _ if text.len() > NAME_BYTES_MAX => Err(format!("{name} name is longer than {NAME_BYTES_MAX} bytes")),
-                _ if text.contains(char::is_control) => Err(format!("control characters are not allowed in {name}")),
+                _ if has_control(text) => Err(format!("control characters are not allowed in {name}")),
                 _ => Ok(Some(text.to_owned())),
             }
         }

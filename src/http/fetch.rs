@@ -1,7 +1,7 @@
 //! `POST /api/v1/fetch` and `POST /api/v1/partitions/changed`: reads by offset. No lease, no cursor, no side effect.
 //!
 //! A fetch that waits asks again, at growing intervals: what is written through another broker is seen as well.
-//! Source: data plane 13.
+//! Source: state plane 8, 9.
 
 use super::dead_letters::push_payload;
 use super::groups::{call, time_arg, value};
@@ -20,12 +20,12 @@ use serde_json::{Map, Value, json};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Source: data plane 13.1, 13.2.
+/// Source: state plane 8.1, 9.1.
 const ENTRIES_MAX: usize = 1024;
 const BYTES: i64 = 1 << 20;
 /// Of one entry: a stored group comes whole, so an answer is a little more.
-const BYTES_MAX: i64 = 16 << 20;
-/// Of all entries of an answer; the rest come without records and are asked for again.
+const BYTES_MAX: i64 = 8 << 20;
+/// Of all entries of an answer, if the call does not ask for less; the rest come without records and are asked for again.
 const ANSWER_BYTES_MAX: i64 = 32 << 20;
 const WAIT_MAX_MS: i64 = 30_000;
 /// First and longest pause between two looks of a fetch that waits.
@@ -44,7 +44,7 @@ pub async fn fetch(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let start = Instant::now();
     let mut pause = LOOK_PAUSE;
     loop {
-        let args = json!({"entries": asked.entries, "bytes": ANSWER_BYTES_MAX});
+        let args = json!({"entries": asked.entries, "bytes": asked.bytes});
         let reply = match value(call(core, request, StateFn::Fetch, args).await, "fetch") {
             Ok(reply) => reply,
             Err(refused) => return refused,
@@ -73,43 +73,53 @@ struct Asked {
     entries: Vec<Value>,
     wait: Duration,
     min_bytes: i64,
+    /// Of all entries.
+    bytes: i64,
 }
 
-fn entries(body: &Map<String, Value>) -> Result<&Vec<Value>, Refusal> {
-    let Some(Value::Array(entries)) = body.get("entries") else {
-        return Err(Refusal::Invalid("entries must be an array".into()));
+/// The entries of a body; `None`: it names none.
+fn entries(body: &Map<String, Value>) -> Result<Option<&Vec<Value>>, Refusal> {
+    let entries = match body.get("entries") {
+        None => return Ok(None),
+        Some(Value::Array(entries)) => entries,
+        Some(_) => return Err(wrong("entries must be an array")),
     };
     match entries.len() {
-        0..=ENTRIES_MAX => Ok(entries),
-        n => Err(Refusal::Invalid(format!("{n} entries, at most {ENTRIES_MAX} are taken"))),
+        0..=ENTRIES_MAX => Ok(Some(entries)),
+        n => Err(wrong(format!("{n} entries exceeds the {ENTRIES_MAX}-entry limit"))),
     }
+}
+
+fn wrong(why: impl Into<String>) -> Refusal {
+    Refusal::BadBody(why.into())
 }
 
 /// An integer of a body: absent or null is the default.
 fn integer(of: &Value, name: &str, default: i64) -> Result<i64, Refusal> {
     match of.get(name) {
         None | Some(Value::Null) => Ok(default),
-        Some(value) => value.as_i64().ok_or_else(|| Refusal::Invalid(format!("{name} must be an integer"))),
+        Some(value) => value.as_i64().ok_or_else(|| wrong(format!("{name} must be an integer"))),
     }
 }
 
 fn queue_of(entry: &Value) -> Result<&str, Refusal> {
-    entry.get("queue").and_then(Value::as_str).ok_or_else(|| Refusal::Invalid("queue must be a string".into()))
+    let queue = entry.get("queue").and_then(Value::as_str).ok_or_else(|| wrong("queue must be a string"))?;
+    if queue.is_empty() { Err(wrong("queue must not be empty")) } else { Ok(queue) }
 }
 
 fn asked(body: &[u8]) -> Result<Asked, Refusal> {
     let body: Map<String, Value> = serde_json::from_slice(body).map_err(|e| Refusal::BadBody(e.to_string()))?;
     let mut all = Vec::new();
-    for entry in entries(&body)? {
+    for entry in entries(&body)?.ok_or_else(|| wrong("entries is required"))? {
         let partition = match entry.get("partition") {
             None | Some(Value::Null) => "Default".to_owned(),
             Some(Value::String(name)) => name.clone(),
             Some(Value::Number(number)) => number.to_string(),
-            Some(_) => return Err(Refusal::Invalid("partition must be a string or a number".into())),
+            Some(_) => return Err(wrong("partition must be a string or a number")),
         };
-        let offset = integer(entry, "offset", 0)?;
+        let offset = integer(entry, "offset", -1)?;
         if offset < 0 {
-            return Err(Refusal::Invalid("offset must not be negative".into()));
+            return Err(wrong("offset is required and must not be negative"));
         }
         let bytes = integer(entry, "maxBytes", BYTES)?.clamp(1, BYTES_MAX);
         all.push(json!({"queue": queue_of(entry)?, "partition": partition, "offset": offset, "maxBytes": bytes}));
@@ -117,7 +127,8 @@ fn asked(body: &[u8]) -> Result<Asked, Refusal> {
     let body = Value::Object(body);
     let wait = integer(&body, "maxWaitMs", 0)?.clamp(0, WAIT_MAX_MS);
     let min_bytes = integer(&body, "minBytes", 1)?;
-    Ok(Asked { entries: all, wait: Duration::from_millis(wait as u64), min_bytes })
+    let bytes = integer(&body, "maxBytes", ANSWER_BYTES_MAX)?.clamp(1, ANSWER_BYTES_MAX);
+    Ok(Asked { entries: all, wait: Duration::from_millis(wait as u64), min_bytes, bytes })
 }
 
 struct Fetched {
@@ -195,7 +206,8 @@ pub async fn changed(core: &Rc<Core>, request: &Request, _: &Params) -> Response
 
 fn changed_entries(body: &[u8]) -> Result<Vec<Value>, Refusal> {
     let body: Map<String, Value> = serde_json::from_slice(body).map_err(|e| Refusal::BadBody(e.to_string()))?;
-    let entries = entries(&body)?;
+    let none = Vec::new();
+    let entries = entries(&body)?.unwrap_or(&none);
     // A shorter page says where the next one begins.
     let most = (CHANGED_ANSWER_MAX / entries.len().max(1) as i64).clamp(1, CHANGED_MAX);
     let read = |entry: &Value| {
@@ -203,11 +215,12 @@ fn changed_entries(body: &[u8]) -> Result<Vec<Value>, Refusal> {
             None | Some(Value::Null) => None,
             Some(since) => {
                 let at = since.as_str().and_then(parse_stamp);
-                Some(time_arg(at.ok_or_else(|| Refusal::Invalid("since is not a time".into()))?))
+                Some(time_arg(at.ok_or_else(|| wrong(format!("since is not a timestamp: {since}")))?))
             }
         };
         let after = match entry.get("after") {
             None | Some(Value::Null) => Some(0),
+            Some(Value::String(start)) if start.is_empty() => Some(0),
             Some(after) => after.as_str().and_then(|text| text.parse::<i64>().ok()).filter(|n| *n > 0),
         };
         let limit = integer(entry, "limit", CHANGED_MAX)?.clamp(1, most);
@@ -227,27 +240,34 @@ mod tests {
 
     #[test]
     fn the_body_of_a_fetch() {
-        let got = asked(br#"{"entries":[{"queue":"q","offset":3},{"queue":"q","partition":7,"offset":0,"maxBytes":99999999999}],"maxWaitMs":99999}"#);
+        let got = asked(br#"{"entries":[{"queue":"q","offset":3},{"queue":"q","partition":7,"offset":0,"maxBytes":99999999999}],"maxWaitMs":99999,"maxBytes":8388608}"#);
         let entries = vec![
             json!({"queue": "q", "partition": "Default", "offset": 3, "maxBytes": BYTES}),
             json!({"queue": "q", "partition": "7", "offset": 0, "maxBytes": BYTES_MAX}),
         ];
-        assert_eq!(got.unwrap(), Asked { entries, wait: Duration::from_secs(30), min_bytes: 1 });
+        assert_eq!(got.unwrap(), Asked { entries, wait: Duration::from_secs(30), min_bytes: 1, bytes: 8 << 20 });
+        let bytes = |body: &str| asked(body.as_bytes()).unwrap().bytes;
+        assert_eq!(bytes(r#"{"entries":[]}"#), ANSWER_BYTES_MAX);
+        assert_eq!(bytes(r#"{"entries":[],"maxBytes":99999999999}"#), ANSWER_BYTES_MAX);
+        assert_eq!(bytes(r#"{"entries":[],"maxBytes":0}"#), 1);
         for body in [
             &b"x"[..],
             b"[]",
             b"{}",
             br#"{"entries":[{"offset":1}]}"#,
+            br#"{"entries":[{"queue":"q"}]}"#,
+            br#"{"entries":[{"queue":"","offset":0}]}"#,
             br#"{"entries":[{"queue":"q","offset":-1}]}"#,
             br#"{"entries":[{"queue":"q","offset":"1"}]}"#,
             br#"{"entries":[{"queue":"q","partition":true}]}"#,
         ] {
-            assert_eq!(text(asked(body).unwrap_err()).0, 400, "{}", String::from_utf8_lossy(body));
+            let (status, why) = text(asked(body).unwrap_err());
+            assert!(status == 400 && why.starts_with(r#"{"error":"bad body: "#), "{}", String::from_utf8_lossy(body));
         }
         let many = json!({"entries": vec![json!({"queue": "q"}); 1025]}).to_string();
         assert_eq!(
             text(asked(many.as_bytes()).unwrap_err()),
-            (400, r#"{"error":"1025 entries, at most 1024 are taken"}"#.into())
+            (400, r#"{"error":"bad body: 1025 entries exceeds the 1024-entry limit"}"#.into())
         );
     }
 
@@ -273,7 +293,10 @@ mod tests {
             entries[1],
             json!({"queue": "q", "since": "2026-09-12T00:00:00.000000Z", "after": 0, "limit": 1000})
         );
-        assert!(changed_entries(br#"{"entries":[{"queue":"q","since":"soon"}]}"#).is_err());
+        let soon = changed_entries(br#"{"entries":[{"queue":"q","since":"soon"}]}"#).unwrap_err();
+        assert!(text(soon).1.starts_with(r#"{"error":"bad body: since is not a timestamp: "#));
+        assert_eq!(changed_entries(br#"{"entries":[{"queue":"q","after":""}]}"#).unwrap()[0]["after"], 0);
+        assert_eq!(changed_entries(b"{}").unwrap(), Vec::<Value>::new());
         assert_eq!(changed_entries(br#"{"entries":[]}"#).unwrap(), Vec::<Value>::new());
     }
 }

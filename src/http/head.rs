@@ -7,6 +7,7 @@
 //! Does not read sockets, does not route.
 
 use super::Method;
+use super::json::has_control;
 use super::query::percent_decode;
 use super::refusals::Refusal;
 use crate::limits::{BLANK_LINES_MAX, HEAD_BYTES_MAX, HEADERS_MAX, REQUEST_LINE_EXTRA, TARGET_BYTES_MAX};
@@ -305,7 +306,7 @@ fn segments(path: &str) -> Result<Vec<String>, Refusal> {
             None => segment.to_string(),
             Some(_) => String::from_utf8(percent_decode(segment.as_bytes(), false)).map_err(|_| Refusal::BadPath)?,
         };
-        if segment.chars().any(char::is_control) {
+        if has_control(&segment) {
             return Err(Refusal::BadPath);
         }
         segments.push(segment);

@@ -5,7 +5,9 @@ use super::json::error_body;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
+use crate::mail::Switch;
 use crate::state::{StateCall, StateFn};
+use queen_shards::effect::StoreError;
 use queen_shards::ids::TenantId;
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -13,10 +15,9 @@ use std::rc::Rc;
 /// `GET /api/v1/system/maintenance`: the rows where the database answers, else memory.
 pub async fn get(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
     if core.store_is_up() {
-        let call = StateCall { function: StateFn::Maintenance, tenant: TenantId::DEFAULT, args: json!({}) };
-        if let Some(flags) = core.state(call).await.ok().flatten().and_then(|text| Flags::read(&text)) {
-            core.set_push_maintenance(flags.push);
-            core.set_pop_maintenance(flags.pop);
+        let turns = core.maintenance().turns();
+        if let Some(flags) = core.state(read()).await.ok().flatten().and_then(|text| Flags::read(&text)) {
+            core.follow_maintenance(flags.push, flags.pop, turns);
         }
     }
     let spool = core.spool();
@@ -41,8 +42,7 @@ pub async fn set(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
         Ok(on) => on,
         Err(refusal) => return refusal,
     };
-    core.set_push_maintenance(on);
-    write_row(core, "maintenance_mode", on).await;
+    turn(core, Switch::Push, on).await;
     let spool = core.spool();
     let message = match on {
         true => "Maintenance mode ENABLED. All PUSHes routing to file buffer.",
@@ -70,8 +70,7 @@ pub async fn set_pop(core: &Rc<Core>, request: &Request, _: &Params) -> Response
         Ok(on) => on,
         Err(refusal) => return refusal,
     };
-    core.set_pop_maintenance(on);
-    write_row(core, "pop_maintenance_mode", on).await;
+    turn(core, Switch::Pop, on).await;
     let message = match on {
         true => "Pop maintenance mode ENABLED. All POP operations will return empty arrays.",
         false => "Pop maintenance mode DISABLED. Normal operation resumed.",
@@ -88,19 +87,41 @@ pub async fn shared_state(core: &Rc<Core>, _: &Request, _: &Params) -> Response 
     Response::json(200, body.to_string())
 }
 
-/// As well as it can be: an operator switches while the database is away, too.
-async fn write_row(core: &Rc<Core>, key: &str, on: bool) {
-    if core.store_is_up() {
-        let args = json!({"key": key, "enabled": on});
-        let call = StateCall { function: StateFn::SetMaintenance, tenant: TenantId::DEFAULT, args };
-        if let Err(error) = core.state(call).await {
-            crate::warning!(
-                "maintenance",
-                "the switch is not stored; it holds on this broker",
-                key = key,
-                error = error
-            );
-        }
+/// Turns a switch here, and stores it as well as it can be: an operator switches while the database is away, too. Then the
+/// control thread stores it once the database is back. Source: operations 4.8.
+async fn turn(core: &Rc<Core>, switch: Switch, on: bool) {
+    let turn = core.turn_maintenance(switch, on);
+    let stored = match core.store_is_up() {
+        true => core.state(store(switch, on)).await,
+        false => Err(StoreError::Unavailable("the database is away".into())),
+    };
+    match stored {
+        Ok(_) => core.maintenance().stored(switch, turn),
+        Err(error) => crate::warning!(
+            "maintenance",
+            "the switch holds on this broker, and is stored when the database is back",
+            key = key(switch),
+            enabled = on,
+            error = error
+        ),
+    }
+}
+
+/// The call that reads both rows.
+pub fn read() -> StateCall {
+    StateCall { function: StateFn::Maintenance, tenant: TenantId::DEFAULT, args: json!({}) }
+}
+
+/// The call that writes the row of a switch.
+pub fn store(switch: Switch, on: bool) -> StateCall {
+    let args = json!({"key": key(switch), "enabled": on});
+    StateCall { function: StateFn::SetMaintenance, tenant: TenantId::DEFAULT, args }
+}
+
+fn key(switch: Switch) -> &'static str {
+    match switch {
+        Switch::Push => "maintenance_mode",
+        Switch::Pop => "pop_maintenance_mode",
     }
 }
 

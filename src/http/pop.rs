@@ -13,7 +13,7 @@ mod inflate;
 pub mod query;
 pub mod render;
 
-use super::json::error_body;
+use super::json::{error_body, has_control};
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::{Core, WatchGuard};
@@ -42,8 +42,8 @@ const BATCH_DEFAULT: u32 = 200;
 const AUTOPILOT_PARTITIONS: u32 = 64;
 /// Partitions, and so messages, that one pop of a conflating group gets at most. Source: data plane 4.10.
 const CONFLATING_PARTITIONS_MAX: u32 = 64;
-/// Inflated bytes of one answer: many times a full batch of usual messages, and small beside what a broker has. One
-/// message is delivered however large it is.
+/// Bytes of one answer, of inflated frames and of what is said about each message: many times a full batch of usual
+/// messages, and small beside what a broker has. One message is delivered however large it is.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// A parked pop asks again after this even without a wake; a discovery pop sooner, because queues come that it does not
 /// watch. The periodic re-check of data plane 4.5 is the engine's: each second, in memory, for all watches of a shard.
@@ -191,10 +191,12 @@ impl Asking {
                 Source::One(PopFrom::Partition(LaneKey::new(tenant, queue.into(), partition.into())))
             }
         };
+        let messages_max = (ANSWER_BYTES_MAX as usize / render::said_of_each("", group)) as u32;
         let wildcard = matches!(route, Route::Queue { .. });
         let pinned = matches!(route, Route::Partition { .. });
         let engaged = query.autopilot && settings.autopilot && wildcard && query.group.is_some();
         let batch = query.batch.unwrap_or(if engaged { settings.autopilot_batch } else { BATCH_DEFAULT });
+        let batch = batch.min(messages_max);
         let partitions = match query.partitions {
             _ if pinned => 1,
             Some(partitions) => partitions,
@@ -265,7 +267,7 @@ fn check_name(what: &str, name: &str) -> Result<(), Response> {
     if name.len() > NAME_BYTES_MAX {
         return refused(format!("{what} exceeds the {NAME_BYTES_MAX}-byte limit"));
     }
-    if name.bytes().any(|byte| byte < 0x20) {
+    if has_control(name) {
         return refused(format!("control characters are not allowed in {what}"));
     }
     Ok(())
@@ -284,9 +286,14 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
     let arrived = core.now();
     let deadline = arrived.plus(asking.wait_ms.unwrap_or(0).saturating_mul(1000));
     let seed = core.lease_seed();
+    let metrics = core.metrics.shard(core.shard());
+    match asking.from {
+        Source::One(PopFrom::Partition(_)) => metrics.pop_targeted(),
+        _ => metrics.pop_wildcard(),
+    }
     let mut filling: Option<Filling> = None;
     let mut claim_any = !asking.fills;
-    let (mut anew, mut woken_by, mut empty_wakes, mut rested) = (false, None, 0, false);
+    let (mut names, mut woken_by, mut empty_wakes, mut rested) = (Names::Usual, None, 0, false);
     // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
     let mut guards: Vec<WatchGuard>;
     let mut parked = None;
@@ -298,20 +305,20 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         }
         // What other brokers answered before this pop came is known to the shards that are asked now.
         let heard = core.has_heard(arrived);
-        let sources = match sources(core, asking, anew).await {
+        let (sources, named_at) = match sources(core, asking, names).await {
             Ok(sources) => sources,
             Err(StoreError::Unavailable(_)) => return Response::json(500, error_body("pool")),
             Err(_) => return Response::json(500, error_body("pop failed")),
         };
+        // And queues that were made before it are among those that are asked.
+        let seen = heard && arrived <= named_at;
         let mut taken = Taken::nothing(core, asking, woken_by);
         let seed = LeaseSeed { wide: sources.len() > 1, ..seed };
         taken.ask_all(asking, &sources, seed, if claim_any { 0 } else { asking.batch }).await;
         policy = taken.policy(asking).unwrap_or(policy);
         if !taken.claims.is_empty() {
             let messages = taken.claims.iter().map(|c| (c.end.0 - c.start.0 + 1) as u64).sum();
-            let metrics = core.metrics.shard(core.shard());
             metrics.pop(messages);
-            metrics.pop_wildcard();
             if asking.auto_ack {
                 metrics.auto_acked(messages);
             }
@@ -340,13 +347,13 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         }
         (claim_any, filling) = (!asking.fills, None);
         if deadline <= now {
-            if heard {
+            if seen {
                 return nothing(core, asking, policy);
             }
-            if !core.hear().await {
+            if !heard && !core.hear().await {
                 return Response::json(500, error_body("pool"));
             }
-            (anew, woken_by) = (true, None);
+            (names, woken_by) = (Names::Since(arrived), None);
             continue;
         }
         let resting = EMPTY_WAKES < empty_wakes && !rested;
@@ -361,18 +368,18 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         parked.get_or_insert_with(|| core.metrics.park(core.shard(), asking.queue_name()));
         let until = deadline.min(now.plus(recheck));
         let came = park(core, request, &mut guards, until).await;
-        (anew, woken_by, rested) = (false, None, resting);
+        (names, woken_by, rested) = (Names::Usual, None, resting);
         match came {
             Parked::Ended => return nothing(core, asking, policy),
             Parked::Woken(shard) => {
-                (anew, woken_by) = (true, Some(shard));
+                (names, woken_by) = (Names::Woken, Some(shard));
                 empty_wakes += 1;
             }
             Parked::Timer if resting => {}
             // A whole period without a wake.
             Parked::Timer => empty_wakes = 0,
         }
-        if heard && deadline <= core.now() {
+        if seen && deadline <= core.now() {
             return nothing(core, asking, policy);
         }
     }
@@ -404,22 +411,32 @@ fn nothing(core: &Core, asking: &Asking, policy: Policy) -> Response {
     render::render(&answer).map_or_else(|_| Response::empty(204), |body| Response::json(200, body))
 }
 
-/// The queues or the partition to ask now. `woken`: something happened, so names are read anew: it may have been that a
-/// queue went, and an ask would make it again.
-async fn sources(core: &Rc<Core>, asking: &Asking, woken: bool) -> Result<Vec<PopFrom>, StoreError> {
+/// Which names of queues will do, for a pop that finds its queues by namespace or task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    /// Those of a moment ago, which other pops have read.
+    Usual,
+    /// Something happened: it may have been that a queue went, and an ask would make it again.
+    Woken,
+    /// Read from this moment on: before a pop is answered empty, it has asked all queues that were there when it came.
+    /// Source: data plane 3.4.5.
+    Since(Micros),
+}
+
+/// The queues or the partition to ask now, and a moment at which there were no others.
+async fn sources(core: &Rc<Core>, asking: &Asking, names: Names) -> Result<(Vec<PopFrom>, Micros), StoreError> {
     match &asking.from {
-        Source::One(from) => Ok(vec![from.clone()]),
+        Source::One(from) => Ok((vec![from.clone()], core.now())),
         Source::Matching { namespace, task } => {
-            let age_max = if woken { MATCHED_AGE_WOKEN } else { MATCHED_AGE_MAX };
-            let names = matched_queues(core, asking.tenant, namespace, task, age_max).await?;
+            let (matched, named_at) = matched_queues(core, asking.tenant, namespace, task, names).await?;
             let queue = |name: &Arc<str>| PopFrom::Queue { tenant: asking.tenant, queue: name.clone() };
-            let mut queues: Vec<PopFrom> = names.iter().map(queue).collect();
+            let mut queues: Vec<PopFrom> = matched.iter().map(queue).collect();
             let turn = next_turn(hash_source(asking.tenant, "", &asking.group));
             if !queues.is_empty() {
                 let first = turn as usize % queues.len();
                 queues.rotate_left(first);
             }
-            Ok(queues)
+            Ok((queues, named_at))
         }
     }
 }
@@ -540,7 +557,7 @@ impl<'a> Taken<'a> {
                 match self.core.ask(*shard, Command::Pop(pop)).await {
                     Verdict::Pop(verdict) => {
                         let made = verdict.conflation_made;
-                        self.take(verdict);
+                        self.take(verdict, &asking.group);
                         // Pinned pops may have met the group in other shards and brokers, where nobody registers it.
                         if let (true, PopFrom::Queue { queue, .. } | PopFrom::Partition(LaneKey { queue, .. })) =
                             (made, from)
@@ -557,7 +574,7 @@ impl<'a> Taken<'a> {
         }
     }
 
-    fn take(&mut self, verdict: queen_shards::command::PopVerdict) {
+    fn take(&mut self, verdict: queen_shards::command::PopVerdict, group: &str) {
         self.failed |= verdict.failed;
         self.ready = self.ready.saturating_add(verdict.ready);
         self.fill_wait_ms = self.fill_wait_ms.max(verdict.fill_wait_ms);
@@ -568,7 +585,8 @@ impl<'a> Taken<'a> {
         }
         for claim in verdict.claims {
             let messages = u32::try_from(claim.end.0 - claim.start.0 + 1).unwrap_or(u32::MAX);
-            let bytes = claim.records.iter().map(|record| record.raw_len as u64).sum();
+            let inflated: u64 = claim.records.iter().map(|record| record.raw_len as u64).sum();
+            let bytes = inflated + messages as u64 * render::said_of_each(&claim.name, group) as u64;
             self.batch = self.batch.saturating_sub(messages);
             self.bytes = self.bytes.saturating_sub(bytes);
             self.partitions = self.partitions.saturating_sub(1);
@@ -668,48 +686,75 @@ async fn sleep(micros: u64) {
 /// Names of the queues that match, in name order.
 type Matched = Arc<[Arc<str>]>;
 
+/// What was matched lately. Moments are those at which a question began.
+struct Lately {
+    names: Matched,
+    read_at: Micros,
+    /// Of a read that may still be on its way: whoever asks meanwhile takes what is known, so that one read serves all
+    /// parked polls.
+    asked_at: Micros,
+}
+
 thread_local! {
-    /// Names matched lately, with the moment they were asked for: many parked polls share one read a second.
-    static MATCHED: RefCell<HashMap<(TenantId, Option<String>, Option<String>), (Micros, Matched)>> = RefCell::default();
+    static MATCHED: RefCell<HashMap<(TenantId, Option<String>, Option<String>), Lately>> = RefCell::default();
     /// How often each (tenant, queue, group) was asked.
     static TURNS: RefCell<HashMap<u64, u32>> = RefCell::default();
 }
 
+/// The names, and a moment at which there were no others.
 async fn matched_queues(
     core: &Rc<Core>,
     tenant: TenantId,
     namespace: &Option<String>,
     task: &Option<String>,
-    age_max: u64,
-) -> Result<Matched, StoreError> {
+    names: Names,
+) -> Result<(Matched, Micros), StoreError> {
     let key = (tenant, namespace.clone(), task.clone());
     let now = core.now();
     let known = MATCHED.with_borrow_mut(|matched| {
-        let (read_at, names) = matched.get_mut(&key)?;
-        if now.since(*read_at) < age_max {
-            return Some(names.clone());
+        let lately = matched.get_mut(&key)?;
+        let will_do = match names {
+            Names::Usual => now.since(lately.asked_at) < MATCHED_AGE_MAX,
+            Names::Woken => now.since(lately.asked_at) < MATCHED_AGE_WOKEN,
+            Names::Since(moment) => moment <= lately.read_at,
+        };
+        if !will_do {
+            lately.asked_at = now;
         }
-        // Whoever asks while this read is on its way takes what is known: one read serves all parked polls.
-        *read_at = now;
-        None
+        will_do.then(|| (lately.names.clone(), lately.read_at))
     });
-    if let Some(names) = known {
-        return Ok(names);
+    if let Some(known) = known {
+        return Ok(known);
     }
     let args = serde_json::json!({ "namespace": namespace, "task": task });
-    let reply = core.state(StateCall { function: StateFn::MatchQueues, tenant, args }).await?;
-    let names: Vec<String> = match reply {
-        Some(text) => serde_json::from_str(&text).map_err(|e| StoreError::Refused(e.to_string()))?,
-        None => Vec::new(),
+    let read = core.state(StateCall { function: StateFn::MatchQueues, tenant, args }).await;
+    let read = read.and_then(|reply| match reply {
+        Some(text) => serde_json::from_str::<Vec<String>>(&text).map_err(|e| StoreError::Refused(e.to_string())),
+        None => Ok(Vec::new()),
+    });
+    let names: Matched = match read {
+        Ok(names) => names.into_iter().map(Arc::from).collect(),
+        Err(error) => {
+            // What is known is as old as it was: the next pop asks again.
+            MATCHED.with_borrow_mut(|matched| {
+                if let Some(lately) = matched.get_mut(&key).filter(|lately| lately.asked_at == now) {
+                    lately.asked_at = lately.read_at;
+                }
+            });
+            return Err(error);
+        }
     };
-    let names: Matched = names.into_iter().map(Arc::from).collect();
     MATCHED.with_borrow_mut(|matched| {
         if matched.len() >= TABLE_MAX {
             matched.clear();
         }
-        matched.insert(key, (now, names.clone()));
+        // A read that began later may have been answered before.
+        if matched.get(&key).is_none_or(|lately| lately.read_at <= now) {
+            let asked_at = matched.get(&key).map_or(now, |lately| lately.asked_at.max(now));
+            matched.insert(key, Lately { names: names.clone(), read_at: now, asked_at });
+        }
     });
-    Ok(names)
+    Ok((names, now))
 }
 
 fn hash_source(tenant: TenantId, queue: &str, group: &str) -> u64 {

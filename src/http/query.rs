@@ -1,19 +1,15 @@
 //! Query strings: `a=b&c=d`, percent-decoded, `+` as space.
 //!
-//! Two ways to read a value. Strict, for the typed parameters of a pop: what does not parse is a 400 before any work.
-//! Lenient, for management: what does not parse is the default, an empty text is "filter absent".
-//! Of a repeated parameter the first counts. Source: data plane 1.1, 1.6 and 4.1.
+//! For management: what does not parse is the default, an empty text is "filter absent". A pop reads its own, strictly.
+//! Of a repeated parameter the last counts, as there. Source: data plane 1.1, 1.6.
 
 use super::Request;
-use super::refusals::Refusal;
 use std::str::FromStr;
 
 /// A query string taken apart.
 #[derive(Debug, Default)]
 pub struct Query {
     pairs: Vec<(String, String)>,
-    /// Some name or value was not UTF-8 after decoding.
-    malformed: bool,
 }
 
 impl Request {
@@ -24,57 +20,23 @@ impl Request {
 }
 
 impl Query {
-    /// Never fails: an escape that is none stays as it is, bytes that are no UTF-8 become U+FFFD and are remembered
-    /// for the strict getters.
+    /// Never fails: an escape that is none stays as it is, bytes that are no UTF-8 become U+FFFD.
     pub fn parse(raw: &str) -> Query {
-        let mut query = Query::default();
-        for pair in raw.split('&').filter(|pair| !pair.is_empty()) {
+        let decoded = |raw: &str| match String::from_utf8(percent_decode(raw.as_bytes(), true)) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        };
+        let pair = |pair: &str| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let pair = (query.decoded(name), query.decoded(value));
-            query.pairs.push(pair);
-        }
-        query
-    }
-
-    fn decoded(&mut self, raw: &str) -> String {
-        String::from_utf8(percent_decode(raw.as_bytes(), true)).unwrap_or_else(|e| {
-            self.malformed = true;
-            String::from_utf8_lossy(e.as_bytes()).into_owned()
-        })
+            (decoded(name), decoded(value))
+        };
+        Query { pairs: raw.split('&').filter(|pair| !pair.is_empty()).map(pair).collect() }
     }
 
     /// The value as it is; `Some("")` when it is present and empty.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.pairs.iter().rfind(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
-
-    // ---- strict
-
-    /// A text; refused when the query was not UTF-8.
-    pub fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
-        if self.malformed {
-            return Err(Refusal::BadQuery("not UTF-8".into()));
-        }
-        Ok(self.get(name))
-    }
-
-    /// A number of type `T`: i32, i64, u32, u64.
-    pub fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>, Refusal> {
-        let refusal = |value: &str| Refusal::BadQuery(format!("{name} is not a number: {value}"));
-        self.text(name)?.map(|value| value.parse().map_err(|_| refusal(value))).transpose()
-    }
-
-    /// `true` or `false`, nothing else.
-    pub fn flag(&self, name: &str) -> Result<Option<bool>, Refusal> {
-        match self.text(name)? {
-            None => Ok(None),
-            Some("true") => Ok(Some(true)),
-            Some("false") => Ok(Some(false)),
-            Some(other) => Err(Refusal::BadQuery(format!("{name} is neither true nor false: {other}"))),
-        }
-    }
-
-    // ---- lenient
 
     /// A filter: `None` when absent or empty.
     pub fn filter(&self, name: &str) -> Option<&str> {
@@ -127,26 +89,14 @@ mod tests {
     fn names_and_values_are_decoded() {
         let query = Query::parse("a+b=c%20d%2Be&empty=&bare&&x=1&x=2&%zz=%4&uni=%F0%9F%90%9D");
         let all = ["a b", "empty", "bare", "x", "%zz", "uni", "none"].map(|name| query.get(name));
-        assert_eq!(all, [Some("c d+e"), Some(""), Some(""), Some("1"), Some("%4"), Some("🐝"), None]);
+        assert_eq!(all, [Some("c d+e"), Some(""), Some(""), Some("2"), Some("%4"), Some("🐝"), None]);
     }
 
     #[test]
-    fn strict_values_are_refused_lenient_ones_fall_back() {
-        let query = Query::parse("batch=abc&wait=yes&timeout=-1&n=5&on=true&f=");
-        assert!(query.number::<i64>("batch").is_err() && query.number::<u64>("timeout").is_err());
-        assert!(query.flag("wait").is_err() && query.flag("f").is_err() && query.number::<i64>("f").is_err());
-        assert_eq!(query.number::<i64>("n"), Ok(Some(5)));
-        assert_eq!((query.flag("on"), query.flag("off")), (Ok(Some(true)), Ok(None)));
-        assert_eq!(query.text("f"), Ok(Some("")));
+    fn values_that_do_not_parse_fall_back() {
+        let query = Query::parse("batch=abc&wait=yes&n=5&f=&q=%FF");
         assert_eq!((query.number_or("batch", 7), query.number_or("n", 7), query.number_or("no", 7)), (7, 5, 7));
         assert_eq!((query.flag_or("wait", false), query.flag_or("n", true), query.filter("f")), (true, true, None));
-    }
-
-    #[test]
-    fn what_is_not_utf8_is_refused_where_it_is_strict() {
-        let query = Query::parse("q=%FF&batch=1");
         assert_eq!(query.get("q"), Some("\u{fffd}"));
-        assert!(query.text("q").is_err() && query.number::<i64>("batch").is_err());
-        assert_eq!(query.number_or("batch", 0), 1);
     }
 }

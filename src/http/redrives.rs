@@ -3,7 +3,7 @@
 //! A job moves the rows (`jobs/redrive.rs`), so a redrive outlives the broker that took it.
 
 use super::groups::{call, ok, time_arg, value};
-use super::json::parse_stamp;
+use super::json::{has_control, parse_stamp};
 use super::refusals::{Refusal, error};
 use super::routes::Params;
 use super::{Request, Response};
@@ -43,9 +43,7 @@ fn asked(body: &[u8]) -> Result<Value, String> {
         Some(Value::String(text)) if text.len() > NAME_BYTES_MAX => {
             Err(format!("{name} is longer than {NAME_BYTES_MAX} bytes"))
         }
-        Some(Value::String(text)) if text.contains(char::is_control) => {
-            Err(format!("control characters are not allowed in {name}"))
-        }
+        Some(Value::String(text)) if has_control(text) => Err(format!("control characters are not allowed in {name}")),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(_) => Err(format!("{name} must be a string")),
     };

@@ -32,8 +32,6 @@ pub enum Refusal {
     MethodNotAllowed {
         allow: String,
     },
-    /// A route this version does not have yet.
-    NotBuilt,
     /// A path segment that is not UTF-8 or has control characters.
     BadPath,
     /// A queue, partition or group name above 1024 bytes; `what` is one of these words.
@@ -52,8 +50,6 @@ pub enum Refusal {
     InflatedTooLarge {
         limit: u64,
     },
-    /// A typed query parameter does not parse; plain text.
-    BadQuery(String),
     /// 400 with this text.
     Invalid(String),
     /// 404 with this text.
@@ -106,7 +102,6 @@ impl Refusal {
             Refusal::TooSlow => (408, text("request timed out")),
             Refusal::NoSuchRoute => (404, text("Not Found")),
             Refusal::MethodNotAllowed { .. } => (405, None),
-            Refusal::NotBuilt => (501, text("not implemented")),
             Refusal::BadPath => (400, text("bad path: not UTF-8 or with control characters")),
             Refusal::NameTooLong { what } => {
                 (400, Some(format!("{what} name is longer than {} bytes", crate::limits::NAME_BYTES_MAX)))
@@ -115,7 +110,6 @@ impl Refusal {
             Refusal::Denied(why) => denied(*why),
             Refusal::BadBody(why) => (400, Some(format!("bad body: {why}"))),
             Refusal::InflatedTooLarge { limit } => (413, Some(format!("inflates to more than {limit} bytes"))),
-            Refusal::BadQuery(why) => (400, Some(format!("bad query: {why}"))),
             Refusal::Invalid(why) => (400, Some(why.clone())),
             Refusal::NotFound(why) => (404, Some(why.clone())),
             Refusal::Pool => (500, text("pool")),
@@ -134,7 +128,7 @@ impl Refusal {
             return response;
         };
         match self {
-            Refusal::BodyTooLarge | Refusal::BadQuery(_) => Response::text(status, text),
+            Refusal::BodyTooLarge => Response::text(status, text),
             Refusal::NoSuchRoute => {
                 Response::json(status, r#"{"error":"Not Found","code":"no_such_route"}"#.as_bytes().to_vec())
             }
@@ -240,7 +234,6 @@ mod tests {
     fn too_large_and_bad_queries_are_plain_text() {
         let text = Some("text/plain; charset=utf-8");
         check(Refusal::BodyTooLarge, 413, text, "length limit exceeded");
-        check(Refusal::BadQuery("batch".into()), 400, text, "bad query: batch");
     }
 
     #[test]

@@ -31,12 +31,14 @@ const SERVED_MAX: u32 = 16;
 /// A run gives up after so long: its lease lasts a minute.
 const RUN_MAX: Duration = Duration::from_secs(20);
 
-/// Moves what running redrives ask for. `asked`: one was asked for here; `call`: runs a state call; `changed`: tells the
-/// shards that a queue grew.
+/// Moves what running redrives ask for. `asked`: one was asked for here. `held`: push maintenance is on, so that nothing is
+/// moved: what is moved would come before pushes that wait on disk, as a single replay would (data plane 10.3). `call`: runs
+/// a state call; `changed`: tells the shards that a queue grew.
 pub(crate) async fn redrive(
     config: Arc<Config>,
     keys: KeyHasher,
     asked: Rc<Bell>,
+    held: impl Fn() -> bool,
     call: impl AsyncFn(StateCall) -> StateReply,
     changed: impl AsyncFn(TenantId, &str),
 ) {
@@ -55,7 +57,7 @@ pub(crate) async fn redrive(
             let tenant = redrive["tenant"].as_str().and_then(|text| Uuid::parse_str(text).ok());
             let tenant = TenantId(tenant.unwrap_or_default().as_u128());
             for row in redrive["rows"].as_array().into_iter().flatten() {
-                if started.elapsed() > RUN_MAX {
+                if started.elapsed() > RUN_MAX || held() {
                     break;
                 }
                 let text = |name: &str| row[name].as_str().unwrap_or_default();
@@ -89,6 +91,9 @@ pub(crate) async fn redrive(
     let mut running = true;
     loop {
         rt::race(asked.wait(), rt::sleep(if running { PERIOD / 2 } else { LOOK })).await;
+        if held() {
+            continue;
+        }
         // Without one, nothing is claimed and nothing written.
         let any = StateCall { function: StateFn::AnyRedrive, tenant: TenantId::DEFAULT, args: json!({}) };
         running = matches!(call(any).await, Ok(Some(text)) if text == "true");

@@ -20,6 +20,10 @@ use std::sync::Arc;
 
 /// A file is closed at this size, whatever its number of events: what is drained at once is bounded by it.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// A record whose refusal counted so often is set aside. Source: operations 4.5.
+const REFUSALS_MAX: u32 = 5;
+/// Bytes of memory of a record that waits on disk for another try.
+const WAITS: usize = 0;
 /// Read at a time.
 const READ_BYTES: usize = 1 << 20;
 
@@ -52,6 +56,10 @@ pub struct Files<D: Disk, O: Outside> {
     /// Number of the last file of an earlier process that was counted, and whether one is being counted.
     surveyed: u64,
     surveying: bool,
+    /// Records that PostgreSQL refused and that are to be tried again; at most as many as are handed over.
+    refused: BTreeMap<SpoolId, Refusals>,
+    /// Records that were stored so far.
+    stored: u64,
 }
 
 struct Stored<F> {
@@ -63,8 +71,8 @@ struct Stored<F> {
     /// When the oldest of its messages was accepted.
     oldest: Option<Stamp>,
     reader: Reader<F>,
-    /// Records that were handed over: where, and how many messages.
-    out: HashMap<u64, u64>,
+    /// Records that were handed over, by their place.
+    out: HashMap<u64, Out>,
     /// Some of it is not readable, or was refused and could not be set aside by itself: it is kept.
     keep: bool,
     /// Closed: it has all the records it will have.
@@ -73,6 +81,23 @@ struct Stored<F> {
     written: Option<u64>,
     /// Was closed by its writer, so its footer must be there.
     footer_due: bool,
+}
+
+/// A record that was handed over.
+#[derive(Clone, Copy)]
+struct Out {
+    messages: u64,
+    /// Of memory, while a shard has it.
+    bytes: usize,
+}
+
+/// What a record of which PostgreSQL says that it cannot be stored has met.
+#[derive(Clone, Copy)]
+struct Refusals {
+    /// Those that count.
+    count: u32,
+    /// Records that had been stored when it was refused last.
+    stored: u64,
 }
 
 enum Reader<F> {
@@ -99,6 +124,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
             last_named: (0, 0),
             surveyed: 0,
             surveying: false,
+            refused: BTreeMap::new(),
+            stored: 0,
         };
         let mut found: Vec<((u64, u64), Stored<D::File>)> = Vec::new();
         let mut entries = files.disk.list(false).await?;
@@ -332,9 +359,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
         })
     }
 
-    /// Records and bytes that are with the shards.
-    pub fn handed_over(&self) -> usize {
-        self.files.iter().map(|stored| stored.out.len()).sum()
+    /// Records that are with the shards or wait for another try, and bytes of memory they take.
+    pub fn handed_over(&self) -> (usize, usize) {
+        let out = self.files.iter().flat_map(|stored| stored.out.values());
+        out.fold((0, 0), |(records, bytes), out| (records + 1, bytes + out.bytes))
     }
 
     /// The next records, oldest first, until `bytes` are reached.
@@ -349,9 +377,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
             }
             match self.next_record(at).await {
                 Some((place, record)) => {
-                    size += record.draft.frames.len();
                     let stored = &mut self.files[at];
-                    stored.out.insert(place, record.draft.count as u64);
+                    let out = Out { messages: record.draft.count as u64, bytes: weight(&record) };
+                    size += out.bytes;
+                    stored.out.insert(place, out);
                     drained.push(Drained { id: SpoolId { file: stored.number, at: place }, record });
                 }
                 None => next += 1,
@@ -498,21 +527,90 @@ impl<D: Disk, O: Outside> Files<D, O> {
 
     // ---- deciding
 
-    /// A record that was handed over is decided.
+    /// A record that was handed over is decided; one that was refused is first tried again.
     pub async fn decide(&mut self, id: SpoolId, verdict: DrainVerdict) {
         let Some(at) = self.files.iter().position(|stored| stored.number == id.file) else { return };
-        let Some(messages) = self.files[at].out.remove(&id.at) else { return };
-        self.files[at].messages = self.files[at].messages.saturating_sub(messages);
+        let Some(out) = self.files[at].out.get_mut(&id.at) else { return };
+        let messages = out.messages;
         match verdict {
-            DrainVerdict::Stored { duplicates } => self.status.drained(messages, duplicates as u64),
+            DrainVerdict::Stored { duplicates } => {
+                self.stored += 1;
+                self.status.drained(messages, duplicates as u64);
+            }
             DrainVerdict::Refused => {
+                out.bytes = WAITS;
+                if !self.is_poison(id) {
+                    return;
+                }
                 self.status.poison(messages);
                 if !self.set_record_aside(at, id.at).await {
                     self.files[at].keep = true;
                 }
             }
         }
+        self.settle(at, id);
         self.tidy().await;
+    }
+
+    /// Counts a refusal: whether the record is to be set aside.
+    ///
+    /// It counts if something else was stored since the one before, so that it is this record's own, or if no older record
+    /// is refused: what refuses all of them, a right that is missing perhaps, says nothing of one and costs one at a time.
+    ///
+    /// Source: operations 4.5, permanent.
+    fn is_poison(&mut self, id: SpoolId) -> bool {
+        let stored = self.stored;
+        let oldest = self.refused.keys().next().is_none_or(|first| id <= *first);
+        let refusals = self.refused.entry(id).or_insert(Refusals { count: 0, stored });
+        if oldest || refusals.stored != stored {
+            refusals.count += 1;
+            self.status.drain_refused(refusals.count, REFUSALS_MAX);
+        }
+        refusals.stored = stored;
+        REFUSALS_MAX <= refusals.count
+    }
+
+    fn settle(&mut self, at: usize, id: SpoolId) {
+        self.refused.remove(&id);
+        let stored = &mut self.files[at];
+        if let Some(out) = stored.out.remove(&id.at) {
+            stored.messages = stored.messages.saturating_sub(out.messages);
+        }
+    }
+
+    /// Refused records for another try, oldest first, until `bytes` are reached. Those that a shard has are left out.
+    pub async fn try_again(&mut self, bytes: usize) -> Vec<Drained> {
+        let (mut again, mut size) = (Vec::new(), 0);
+        let refused: Vec<SpoolId> = self.refused.keys().copied().collect();
+        for id in refused {
+            if bytes <= size {
+                break;
+            }
+            let Some(at) = self.files.iter().position(|stored| stored.number == id.file) else { continue };
+            if self.files[at].out.get(&id.at).is_none_or(|out| out.bytes != WAITS) {
+                continue;
+            }
+            match self.read_again(at, id.at).await {
+                Some(record) => {
+                    let bytes = weight(&record);
+                    size += bytes;
+                    self.files[at].out.entry(id.at).and_modify(|out| out.bytes = bytes);
+                    again.push(Drained { id, record });
+                }
+                // It was read once, and cannot be any more: its file is kept.
+                None => {
+                    self.files[at].keep = true;
+                    self.settle(at, id);
+                }
+            }
+        }
+        self.tidy().await;
+        again
+    }
+
+    /// Whether records wait for another try.
+    pub fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// Writes a refused record to a file of its own under `failed/`.
@@ -632,6 +730,11 @@ impl<D: Disk, O: Outside> Files<D, O> {
         let waiting = self.files.iter().filter(|stored| stored.messages > 0);
         self.status.set_floor(waiting.filter_map(|stored| stored.oldest).min().map(|stamp| stamp.0));
     }
+}
+
+/// Bytes of memory that a record takes; more than [`WAITS`].
+fn weight(record: &SpoolRecord) -> usize {
+    1 + record.draft.frames.len() + record.draft.packed.as_ref().map_or(0, |packed| packed.len())
 }
 
 /// Milliseconds, sequence, and whether it is being written, of a name of ours.

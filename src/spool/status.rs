@@ -107,6 +107,20 @@ impl Status {
         }
     }
 
+    /// A record was refused, for the `attempt`th time of those that are allowed. Source: operations 4.5.
+    pub fn drain_refused(&self, attempt: u32, max_attempts: u32) {
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::warning!(
+                "spool",
+                "drain failed (permanent)",
+                attempt = attempt,
+                max_attempts = max_attempts,
+                suppressed = suppressed
+            );
+        }
+    }
+
     pub fn poison(&self, messages: u64) {
         self.refused.fetch_add(messages, Relaxed);
     }

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod handed;
 mod real;
 mod sim;
 

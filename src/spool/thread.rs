@@ -22,9 +22,12 @@ use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Records and bytes that are with the shards at once: what a drain holds in memory, and what it does not take away
-/// from live pushes, which share the commits.
+/// from live pushes, which share the commits. One record is handed over however large it is.
 const HANDED_RECORDS_MAX: usize = 8192;
+const HANDED_BYTES_MAX: usize = 64 << 20;
 const READ_BYTES_MAX: usize = 4 << 20;
+/// Between two tries of records that were refused: what was mended meanwhile costs nothing.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// Memory of the ring's buffers; it counts against memlock, of which glommio wants half a megabyte.
 const RING_MEMORY: usize = 1 << 20;
 const RING_DEPTH: usize = 64;
@@ -160,7 +163,8 @@ async fn serve<D: Disk>(disk: D, spool: &Spool, setup: &Setup, keeper: &mut Keep
         }
     };
     spool.status().recovering(true);
-    let mut server = Server { files, spool, setup, keeper, early, surveying: Some(FoundLanes::new()), told_all: false };
+    let (surveying, tried_again) = (Some(FoundLanes::new()), Instant::now());
+    let mut server = Server { files, spool, setup, keeper, early, surveying, told_all: false, tried_again };
     while server.turn().await {}
     true
 }
@@ -174,6 +178,8 @@ struct Server<'a, D: Disk> {
     /// What was found so far of an earlier process; `None` once all is.
     surveying: Option<FoundLanes>,
     told_all: bool,
+    /// When refused records were last handed over. The pulse of the store wakes the thread for the next time.
+    tried_again: Instant,
 }
 
 impl<D: Disk> Server<'_, D> {
@@ -270,11 +276,14 @@ impl<D: Disk> Server<'_, D> {
         if self.surveying.is_some() || !self.early.drains() {
             return false;
         }
-        let room = HANDED_RECORDS_MAX.saturating_sub(self.files.handed_over());
-        if room == 0 || self.files.all_read() {
-            return false;
+        let (records, bytes) = room(self.files.handed_over());
+        let mut drained = Vec::new();
+        if self.files.has_refused() && REFUSED_PAUSE <= self.tried_again.elapsed() {
+            self.tried_again = Instant::now();
+            drained = self.files.try_again(bytes).await;
+        } else if records > 0 && bytes > 0 && !self.files.all_read() {
+            drained = self.files.read(records, bytes).await;
         }
-        let drained = self.files.read(room, READ_BYTES_MAX).await;
         let Some(keys) = &self.early.keys else { return false };
         let mut by_shard: Vec<Vec<Drained>> = (0..self.setup.shards).map(|_| Vec::new()).collect();
         let worked = !drained.is_empty();
@@ -301,6 +310,11 @@ impl<D: Disk> Server<'_, D> {
             (0..self.setup.shards).for_each(|shard| tell(&self.setup.hub, shard, ToShard::SpoolRead(all)));
         }
     }
+}
+
+/// Records and bytes to read next, where so many are with the shards.
+pub(super) fn room((records, bytes): (usize, usize)) -> (usize, usize) {
+    (HANDED_RECORDS_MAX.saturating_sub(records), HANDED_BYTES_MAX.saturating_sub(bytes).min(READ_BYTES_MAX))
 }
 
 /// In order, waiting while the mailbox is full: shards never wait for this thread.

@@ -191,7 +191,9 @@ async fn take_lock(holder: &Rc<Client>) -> Result<(), BootError> {
         send(holder, "begin; set local idle_in_transaction_session_timeout = 0").await?;
         let rows = ask(holder, &format!("select pg_try_advisory_xact_lock({LOCK_KEY})")).await?;
         if first(&rows)?.get(0) {
-            return Ok(());
+            // Closes that question, whose snapshot would stay as long as the lock: an index that is built concurrently waits
+            // for all older snapshots, and so would wait for us.
+            return send(holder, "select").await;
         }
         send(holder, "rollback").await?;
         if APPLY_WAIT_MAX < begun.elapsed() {

@@ -74,5 +74,8 @@ mod tests {
             "curl -s http://localhost:6632/api/v1/push -d '{\"items\":[{\"queue\":\"hello\",\"payload\":{\"n\":1}}]}'"
         );
         assert!(text.starts_with("queen 0.1.0 is ready after 1.2 s\n"));
+        assert!(text.contains("  (no authentication)\n"));
+        let closed = super::text(&Boot { open: false, ..boot });
+        assert!(!closed.contains("authentication"), "{closed}");
     }
 }

@@ -1,6 +1,7 @@
 //! Integers, texts and runs of bytes, one after the other, never beyond the end. Source: binary forms 2.
 
-use super::{Refused, Result, has_control};
+use super::{Refused, Result};
+use crate::http::json::has_control;
 
 /// What of a body has not been read yet.
 #[derive(Clone, Copy, Debug)]

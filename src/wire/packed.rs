@@ -6,8 +6,8 @@
 //! partition's consumers up for ever. Source: binary forms 5, 6, 16.
 
 use super::fields::Fields;
-use super::{Refused, Result, has_control, zstd_frame};
-use crate::http::json::{Checker, document};
+use super::{Refused, Result, within_items, zstd_frame};
+use crate::http::json::{Checker, document, has_control};
 use bytes::Bytes;
 use queen_shards::frames::{FrameError, Frames, read};
 use queen_shards::ids::MessageId;
@@ -52,9 +52,12 @@ pub fn walk(bytes: &[u8], spent: u64, limit: u64) -> Result<Vec<Group<'_>>> {
     if fields.left() / GROUP_MIN < count as usize {
         return Err(Refused::malformed(format!("{count} wire groups do not fit")));
     }
-    let mut groups = Vec::new();
+    let (mut groups, mut messages) = (Vec::new(), 0usize);
     for g in 0..count {
-        groups.push(group(&mut fields).map_err(|refused| refused.at(|| format!("wire group {g}")))?);
+        let group = group(&mut fields).map_err(|refused| refused.at(|| format!("wire group {g}")))?;
+        messages = messages.saturating_add(group.n as usize);
+        within_items(messages).map_err(|refused| refused.at(|| format!("wire group {g}")))?;
+        groups.push(group);
     }
     fields.end("the last wire group")?;
     let mut total = spent;

@@ -1,7 +1,7 @@
 //! Plain wire groups: names, then items with their payloads as they are. Source: binary forms 4.
 
 use super::fields::Fields;
-use super::{Refused, Result};
+use super::{Refused, Result, within_items};
 use crate::http::json::document;
 
 /// A plain wire group takes at least so many bytes beside its items.
@@ -52,6 +52,7 @@ fn group<'a>(fields: &mut Fields<'a>, ids: bool, items: &mut Vec<Item<'a>>) -> R
     if fields.left() / each < n as usize {
         return Err(Refused::malformed(format!("{n} items do not fit")));
     }
+    within_items(items.len().saturating_add(n as usize))?;
     for _ in 0..n {
         let index = items.len();
         items.push(item(fields, ids).map_err(|refused| refused.at(|| format!("item {index}")))?);

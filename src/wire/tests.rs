@@ -1,3 +1,4 @@
+mod bounds;
 mod laws;
 mod soak;
 mod vectors;

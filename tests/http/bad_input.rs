@@ -111,6 +111,25 @@ fn control_characters_are_refused_with_the_text_of_the_contract() {
     expect_no_queue(b, &q);
 }
 
+/// U+007F and U+0080 to U+009F are in no text of the contract that refuses: what can be pushed can be named everywhere.
+#[test]
+fn names_that_can_be_pushed_can_be_popped_configured_and_deleted() {
+    let b = two_shards();
+    for odd in ['\u{7f}', '\u{85}', '\u{9f}'] {
+        let q = unique(&format!("odd{odd}"));
+        let key = format!("k{odd}");
+        b.push_keys(&q, &format!("p{odd}"), &[&key]);
+        b.configure(&q, json!({"leaseTime": 30}));
+        let encoded = encode(&q);
+        let pop = b.pop_path(&format!("/api/v1/pop/queue/{encoded}?autoAck=true"));
+        assert_eq!(pop.keys(), [key.as_str()], "{odd:?}");
+        let path = format!("/api/v1/messages/{}/{}", pop.messages[0].partition_id, encode(&key));
+        assert_eq!(b.get(&path).status, 200, "{odd:?}");
+        let path = format!("/api/v1/resources/queues/{encoded}");
+        assert_eq!((b.get(&path).status, b.send("DELETE", &path, None).status), (200, 200), "{odd:?}");
+    }
+}
+
 #[test]
 fn a_transaction_id_has_65535_bytes_at_most() {
     let b = two_shards();

@@ -100,7 +100,7 @@ rules! {
         assert_eq!((&got[0]["highWatermark"], &got[0]["logStartOffset"], got[0].get("error")), (&json!(12), &json!(0), None));
         assert_eq!((of(1).len(), got[1].get("error")), (0, None), "caught up");
         assert_eq!((&got[2]["error"], &got[2]["highWatermark"]), (&json!("OFFSET_OUT_OF_RANGE"), &json!(12)));
-        assert_eq!((&got[3]["error"], &got[3]["highWatermark"]), (&json!("UNKNOWN_TOPIC_OR_PARTITION"), &json!(0)));
+        assert_eq!((got[3].get("error"), &got[3]["highWatermark"], &got[3]["records"]), (None, &json!(0), &json!([])), "never written");
         assert_eq!(of(4), popped[..4], "one stored group at least");
     }
 
@@ -117,8 +117,15 @@ rules! {
             assert_eq!(got[0]["records"][0]["transactionId"], "late");
             assert!(at.saturating_duration_since(pushed) < Duration::from_secs(5));
         });
+        // A partition that nobody has written can be waited for.
+        let body = json!({"entries": [{"queue": q, "partition": "new", "offset": 0}], "maxWaitMs": 15000});
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| fetch(b, &body));
+            b.push_keys(&q, "new", &["first"]);
+            assert_eq!(waiting.join().expect("the fetch")[0]["records"][0]["transactionId"], "first");
+        });
         let start = Instant::now();
-        let failed = json!({"entries": [{"queue": q, "partition": "none", "offset": 0}], "maxWaitMs": 15000});
+        let failed = json!({"entries": [{"queue": unique("none"), "partition": "p", "offset": 0}], "maxWaitMs": 15000});
         assert_eq!(fetch(b, &failed)[0]["error"], "UNKNOWN_TOPIC_OR_PARTITION");
         let short = json!({"entries": [{"queue": q, "partition": "p", "offset": 2}], "maxWaitMs": 200});
         assert_eq!(fetch(b, &short)[0]["records"], json!([]));
@@ -174,6 +181,9 @@ fn changed_refuses_and_reports() {
     b.push_n(&q, "p", "m", 2);
     let post = |body: Value| b.post("/api/v1/partitions/changed", &body);
     assert_eq!(post(json!({"entries": []})).json()["entries"], json!([]));
+    assert_eq!(post(json!({})).json()["entries"], json!([]));
+    let first = post(json!({"entries": [{"queue": q, "after": ""}]})).json();
+    assert_eq!(first["entries"][0]["partitions"][0]["name"], "p", "from the start");
     assert_eq!(post(json!({"entries": [{"queue": q, "since": "soon"}]})).status, 400);
     assert_eq!(post(json!({"entries": vec![json!({"queue": q}); 1025]})).status, 400);
     let got = post(json!({"entries": [{"queue": q}, {"queue": unique("none")}, {"queue": q, "after": "x"}]})).json();

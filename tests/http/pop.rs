@@ -112,6 +112,40 @@ fn discovery_needs_a_filter_and_honours_both() {
     assert_eq!(b.pop_path(&format!("/api/v1/pop?namespace={other}")).keys(), ["other"]);
 }
 
+/// Names that other pops have read a moment ago are not the last word. Source: data plane 3.4.5.
+#[test]
+fn a_discovery_pop_after_the_answer_sees_a_queue_that_is_new() {
+    let b = two_shards();
+    let ns = unique("new");
+    let pop = format!("/api/v1/pop?namespace={ns}&autoAck=true");
+    for n in 0..4 {
+        assert_eq!(b.get(&pop).status, 204, "queue {n} is not there yet");
+        b.push_keys(&format!("{ns}.q{n}"), "p", &["k"]);
+        assert_eq!(b.pop_path(&pop).keys(), ["k"], "queue {n}");
+    }
+}
+
+/// One pop of very many tiny messages is an answer of bounded size, and the rest comes with the next ones.
+#[test]
+fn an_answer_counts_what_it_says_of_each_message() {
+    const PUSHED: usize = 60_000;
+    let b = two_shards();
+    let (q, partition) = (unique("tiny"), "p".repeat(1000));
+    let item = json!({"queue": q, "partition": partition, "payload": 1}).to_string();
+    let body = format!(r#"{{"items":[{}]}}"#, vec![item; PUSHED].join(","));
+    assert_eq!(b.send("POST", "/api/v1/push", Some(body.as_bytes())).status, 201);
+    let mut got = 0;
+    while got < PUSHED {
+        let answer = b.get(&format!("/api/v1/pop/queue/{q}?batch=1000000&autoAck=true"));
+        assert_eq!(answer.status, 200);
+        assert!(answer.body.len() < 160 << 20, "{} bytes", answer.body.len());
+        let messages = answer.json()["messages"].as_array().expect("messages").len();
+        assert!((1..PUSHED).contains(&messages), "{messages}");
+        got += messages;
+    }
+    assert_eq!(got, PUSHED);
+}
+
 #[test]
 fn a_parked_poll_is_woken_by_a_push_a_nack_and_a_release_on_all_routes() {
     let b = two_shards();

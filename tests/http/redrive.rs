@@ -83,6 +83,27 @@ fn a_killed_broker_goes_on_and_moves_no_row_twice() {
     assert_eq!((got.len(), keys.len()), (30, 30));
 }
 
+/// What is moved would come before pushes that are held on disk. Source: data plane 10.3.
+#[test]
+fn a_redrive_rests_while_push_maintenance_is_on() {
+    let b = Setup::clean().start();
+    let (q, to) = (unique("redrive"), unique("to"));
+    bury(&b, &q, 20);
+    let redrive = start(&b, json!({"queue": q, "rate": 5, "toQueue": to, "toPartition": "x"}));
+    eventually("it moves", || (report(&b, &redrive)["moved"].as_i64() >= Some(1)).then_some(()));
+    b.post("/api/v1/system/maintenance", &json!({"enabled": true}));
+    // A run that had begun ends with the row it is at.
+    let rests = || {
+        let before = report(&b, &redrive)["moved"].as_i64();
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        (report(&b, &redrive)["moved"].as_i64() == before).then_some(before)
+    };
+    let moved = eventually("it rests", rests);
+    assert!(moved < Some(20), "{moved:?}");
+    b.post("/api/v1/system/maintenance", &json!({"enabled": false}));
+    assert_eq!(ended(&b, &redrive)["moved"], 20);
+}
+
 #[test]
 fn refusals() {
     let b = two_shards();

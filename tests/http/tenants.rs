@@ -291,6 +291,12 @@ fn nothing_of_another_tenant_can_be_read_changed_or_detected_on_any_route() {
     for (was, is) in before.iter().zip(&after) {
         assert_eq!(was, is);
     }
+    // Data plane 5.4: one text for a partition of another tenant and for one that nobody has.
+    let foreign = json!({"transactionId": "k", "partitionId": mine.partition_id, "consumerGroup": mine.group});
+    let none = json!({"transactionId": "k", "partitionId": "9223372036854775807", "consumerGroup": mine.group});
+    for ack in [foreign, none] {
+        assert_eq!(post(b, B, "/api/v1/ack", ack)[0]["error"], "partition not owned by tenant");
+    }
     // A's lease is alive, and what it holds can be acked.
     let extended = post(b, A, &format!("/api/v1/lease/{}/extend", mine.lease), json!({"seconds": 60}));
     assert_eq!((&extended["success"], &extended["renewed"]), (&json!(true), &json!(1)), "{extended}");

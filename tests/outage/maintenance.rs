@@ -163,3 +163,31 @@ fn the_switch_reaches_another_broker() {
     drained(&two);
     check_order(&producer, &stored(&two, "orders"));
 }
+
+/// An operator switches because the store is away: that holds when it is back, and is stored then.
+#[test]
+fn a_switch_that_is_turned_while_the_store_is_away_holds_and_is_stored() {
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").env("QUEEN_CACHE_REFRESH_INTERVAL_MS", "500").start();
+    let mut producer = Producer::new(&broker, "orders", "p");
+    producer.push_until("queued");
+    postgres.kill();
+    producer.push_until("buffered");
+    broker.post(PUSH, &json!({"enabled": true}));
+    broker.post(POP, &json!({"enabled": true}));
+    assert!(broker.log().contains("the switch holds on this broker"), "{}", broker.log());
+    postgres.resume();
+    let stored = "select string_agg(key, ' ' order by key) from queen.system_state \
+                  where key like '%maintenance_mode' and (value ->> 'enabled')::boolean";
+    eventually("both are stored", || {
+        (postgres.query("postgres", stored) == "maintenance_mode pop_maintenance_mode").then_some(())
+    });
+    let state = broker.get(PUSH).json();
+    assert_eq!((&state["maintenanceMode"], &state["popMaintenanceMode"]), (&json!(true), &json!(true)));
+    assert_eq!(producer.push(), "buffered");
+    broker.post(PUSH, &json!({"enabled": false}));
+    broker.post(POP, &json!({"enabled": false}));
+    producer.push_until("queued");
+    drained(&broker);
+    check_order(&producer, &self::stored(&broker, "orders"));
+}

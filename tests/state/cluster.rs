@@ -52,6 +52,7 @@ impl Db {
             files.extend(of_dir);
         }
         let mut psql = self.psql();
+        // As the broker does: functions come in the order of their names.
         psql.arg("-q").arg("-c").arg("set client_min_messages = warning; set check_function_bodies = off");
         for file in &files {
             psql.arg("-f").arg(file);

@@ -58,6 +58,47 @@ fn a_minute_adds_up_over_calls_and_brokers() {
 }
 
 #[test]
+fn the_first_page_shows_the_throughput_of_the_last_five_minutes() {
+    let db = Db::new();
+    queue(&db, "q", 1, 1);
+    let page = |tenant: &str| db.call_as(tenant, "overview", json!({"limit": 10}))["throughput"].clone();
+    let none = json!({"ingestedPerSecond": 0.0, "processedPerSecond": 0.0});
+    assert_eq!(page(TENANT), none);
+    db.call("add_history", minute(1, 600, json!([of("q", 600, 1000)])));
+    assert_eq!(page(TENANT), json!({"ingestedPerSecond": 2.0, "processedPerSecond": 0.1}));
+    let other = "aaaaaaaa-0000-4000-8000-000000000001";
+    assert_eq!(page(other), none, "none of its queues");
+    db.sql(&format!("update queen.queues set tenant_id = '{other}'"));
+    assert_eq!(page(other), json!({"ingestedPerSecond": 2.0, "processedPerSecond": 0.01}));
+    at(&db, "2030-02-01 09:59:00+00");
+    db.sql(
+        "update queen.broker_minutes set minute = now() - interval '6 minutes';
+        update queen.queue_minutes set minute = now() - interval '6 minutes'",
+    );
+    assert_eq!((page(TENANT), page(other)), (none.clone(), none));
+}
+
+#[test]
+fn a_scrape_has_the_newest_minute_of_each_queue_name() {
+    let db = Db::new();
+    queue(&db, "q", 1, 1);
+    queue(&db, "r", 1, 1);
+    let scrape = || db.call("cluster_metrics", json!({"limit": 10}))["queueMinutes"].clone();
+    assert_eq!(scrape(), json!([]));
+    db.call("add_history", minute(1, 7, json!([of("q", 7, 3000), of("r", 1, 0)])));
+    db.sql("update queen.queue_minutes set minute = now() - interval '2 minutes'");
+    db.call("add_history", minute(1, 9, json!([of("q", 9, 5000)])));
+    db.sql("update queen.queue_minutes set minute = now() - interval '30 seconds' where push_messages = 9");
+    let (got, of) = (scrape(), |at: usize, key: &str| scrape()[at][key].as_f64().expect("a number"));
+    assert_eq!(got.as_array().expect("an array").len(), 2);
+    assert_eq!((&got[0]["queue"], &got[1]["queue"]), (&json!("q"), &json!("r")));
+    assert_eq!((of(0, "pushed"), of(0, "lagMs"), of(0, "lagMaxMs"), of(1, "pushed")), (9.0, 2.5, 5.0, 1.0));
+    assert!((30.0..60.0).contains(&of(0, "age")) && (120.0..150.0).contains(&of(1, "age")), "{got}");
+    db.sql("update queen.queue_minutes set minute = minute - interval '6 minutes'");
+    assert_eq!(scrape(), json!([]), "a queue without traffic disappears");
+}
+
+#[test]
 fn the_same_minute_is_one_row_and_buckets_begin_at_midnight() {
     let db = Db::new();
     queue(&db, "q", 1, 1);

@@ -11,6 +11,7 @@ mod history;
 mod lease;
 mod listings;
 mod messages;
+mod redrive;
 mod retention;
 mod scale;
 

@@ -326,6 +326,15 @@ fn clean_up_spares_what_may_still_be_wanted() {
 }
 
 #[test]
+fn a_burst_of_dead_partitions_goes_in_one_walk() {
+    let db = Db::new();
+    queue(&db, "q", 10, 0);
+    db.sql("update queen.partitions set created_at = 'epoch', last_created_at = 'epoch'");
+    let step = || db.call("cleanup_partitions", json!({"days": 30, "slice": 100, "limit": 4}))["removed"].clone();
+    assert_eq!([step(), step(), step()], [json!(4), json!(4), json!(2)]);
+}
+
+#[test]
 fn a_task_runs_once_per_period_and_the_operator_may_pause_it() {
     let db = Db::new();
     let claim = |holder: &str| {

@@ -1,6 +1,7 @@
 //! The schema apply. Source: operations 7.6, 8.1, 8.4.
 
 use crate::support::*;
+use queen::store::sql_files::MIGRATIONS;
 use queen::store::{self, BootError, Target};
 use std::process::Command;
 
@@ -58,6 +59,54 @@ fn applying_twice_gives_the_golden_schema_and_the_same_secret() {
         }
         let golden = std::fs::read_to_string(&path).unwrap();
         assert!(golden == first, "the schema is not {}; QUEEN_WRITE_GOLDEN=1 writes it", path.display());
+    });
+}
+
+/// A broker that is killed between two statements of a migration, wherever it was, hinders nobody: the next one begins the
+/// file again.
+#[test]
+fn a_migration_that_was_cut_off_anywhere_is_applied_again() {
+    let target = empty_database("");
+    run(async move {
+        let client = connect(&target).await;
+        let own = "create schema queen;
+            create table queen.migrations (version integer not null, name text not null,
+                applied_at timestamptz not null default clock_timestamp(), constraint migrations_pk primary key (version));
+            create table queen.functions (name text not null, checksum text not null,
+                applied_at timestamptz not null default clock_timestamp(), constraint functions_pk primary key (name))";
+        client.batch_execute(own).await.unwrap();
+        for file in MIGRATIONS {
+            let statements = file.statements();
+            for cut in 1..=statements.len() {
+                for statement in &statements[..cut] {
+                    let done = client.batch_execute(statement).await;
+                    done.unwrap_or_else(|e| panic!("{} after a cut: {e:?}\n{statement}", file.name));
+                }
+            }
+            let record =
+                format!("insert into queen.migrations (version, name) values ({}, '{}')", file.version(), file.name);
+            client.batch_execute(&record).await.unwrap();
+        }
+        store::boot(&target, true).await.unwrap();
+        let golden = std::fs::read_to_string(in_repository("migrations/schema.golden.sql")).unwrap();
+        assert_eq!(dump(&name_of(&target)), golden);
+    });
+}
+
+/// An index whose build was cut off is there and of no use: it is built anew.
+#[test]
+fn an_index_that_was_cut_off_while_it_was_built_is_built_again() {
+    on_store(async |db| {
+        let before = dump(&name_of(&db.target));
+        db.sql(
+            "delete from queen.migrations where version >= 14;
+            alter index queen.partitions_of_queue rename to partitions_of_queue_new;
+            update pg_index set indisvalid = false where indexrelid = 'queen.partitions_of_queue_new'::regclass",
+        )
+        .await;
+        let facts = store::boot(&db.target, true).await.unwrap();
+        assert!(facts.warnings.is_empty(), "{:?}", facts.warnings);
+        assert_eq!(dump(&name_of(&db.target)), before);
     });
 }
 

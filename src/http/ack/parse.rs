@@ -1,7 +1,7 @@
 //! The bodies of acks. Source: data plane 5.1, 5.2.
 
 use super::Form;
-use crate::http::json::{JsonError, Scanner, Text};
+use crate::http::json::{JsonError, Scanner, Text, has_control};
 use crate::http::push::parse::TOO_MANY;
 use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
 use queen_shards::command::Disposition;
@@ -39,7 +39,7 @@ pub fn parse(body: &[u8], form: Form) -> Result<Acks<'_>, String> {
     if group.len() > NAME_BYTES_MAX {
         return Err(format!("consumerGroup exceeds the {NAME_BYTES_MAX}-byte limit"));
     }
-    if group.bytes().any(|byte| byte < 0x20) {
+    if has_control(group) {
         return Err("control characters are not allowed in consumerGroup".into());
     }
     Ok(acks)

@@ -34,6 +34,20 @@ pub fn push_escaped(out: &mut Vec<u8>, text: &str) {
     }
 }
 
+/// Whether a name or an id has a character below U+0020: the one rule of which characters cannot be in one, wherever it is
+/// read, so that what was pushed can be named in a path. Source: data plane 1.6, 3.1.
+pub fn has_control(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let mut at = next_special(bytes, 0);
+    while let Some(byte) = bytes.get(at) {
+        if *byte < 0x20 {
+            return true;
+        }
+        at = next_special(bytes, at + 1);
+    }
+    false
+}
+
 /// Appends a number in decimal.
 pub fn push_int(out: &mut Vec<u8>, n: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());

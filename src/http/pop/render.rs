@@ -128,9 +128,14 @@ pub fn render(answer: &Answer<'_>) -> Result<Vec<u8>, Damaged> {
     Ok(out)
 }
 
+/// Bytes that an answer says of each message beside its frame: what surrounds it, and the names of its partition and group.
+pub(super) fn said_of_each(partition: &str, group: &str) -> usize {
+    MESSAGE_ROOM + 2 * partition.len() + group.len()
+}
+
 fn estimate(answer: &Answer<'_>) -> usize {
     let of_claim = |claim: &Claim| {
-        let message = MESSAGE_ROOM + 2 * claim.name.len() + answer.group.len();
+        let message = said_of_each(&claim.name, answer.group);
         let of_record = |record: &Record| {
             let wanted = wanted(claim, record).count();
             // The share of the record's bytes that the claim asks for, if its messages are of one size.

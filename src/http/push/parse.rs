@@ -1,6 +1,6 @@
 //! The body of a JSON push: which messages for which partitions, or why the whole request is refused.
 
-use crate::http::json::{JsonError, Scanner, Text};
+use crate::http::json::{JsonError, Scanner, Text, has_control};
 use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
 use bytes::Bytes;
 use queen_shards::frames::{FRAME_OVERHEAD, TEXT_MAX};
@@ -150,10 +150,9 @@ impl<'a> Reader<'a> {
         }
         let lane = &self.lanes.list[lane as usize];
         // A control character can only have come from an escape: raw ones are no JSON.
-        let controls = |text: &str| text.bytes().any(|byte| byte < 0x20);
         let first_of_lane = lane.items == 0;
-        if (first_of_lane && (controls(&lane.queue) || controls(&lane.partition)))
-            || transaction_id.is_some_and(controls)
+        if (first_of_lane && (has_control(&lane.queue) || has_control(&lane.partition)))
+            || transaction_id.is_some_and(has_control)
         {
             self.refusal = Some(CONTROL_CHARACTERS.into());
         } else if transaction_id.is_some_and(|text| text.len() > TEXT_MAX) {

@@ -5,7 +5,7 @@
 
 use super::answer::No;
 use crate::http::ack::parse::{clean, disposition};
-use crate::http::json::{JsonError, Kind, Scanner, Text};
+use crate::http::json::{JsonError, Kind, Scanner, Text, has_control};
 use crate::http::push::binary;
 use crate::http::push::parse::{self as push, Item, Lanes};
 use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
@@ -351,7 +351,7 @@ fn check_name(what: &str, name: &str) -> Result<(), No> {
 }
 
 fn check_controls(what: &str, text: &str) -> Result<(), No> {
-    match text.bytes().any(|byte| byte < 0x20) {
+    match has_control(text) {
         true => Err(No::bad_request(format!("control characters are not allowed in {what}"))),
         false => Ok(()),
     }

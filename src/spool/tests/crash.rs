@@ -236,6 +236,14 @@ fn poison_is_set_aside_alone() {
         let verdict = if n == 1 { DrainVerdict::Refused } else { DrainVerdict::Stored { duplicates: 0 } };
         block_on(files.decide(one.id, verdict));
     }
+    // Not before it was refused five times.
+    for _ in 1..5 {
+        assert!(disk.names().iter().all(|name| !name.starts_with("failed/")), "{:?}", disk.names());
+        for again in block_on(files.try_again(1 << 20)) {
+            assert_eq!(again.id, came[1].id);
+            block_on(files.decide(again.id, DrainVerdict::Refused));
+        }
+    }
     let left = disk.names();
     assert!(left.len() == 1 && left[0].starts_with("failed/queen-"), "{left:?}");
     assert_eq!((status.numbers().quarantined, status.numbers().pending), (1, 0));

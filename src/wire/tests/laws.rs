@@ -1,6 +1,7 @@
 //! What holds for any bytes: nothing panics, what is read is what was written, what is refused is refused for a reason.
 
-use crate::wire::{Refused, has_control, packed, plain, push, targets, transaction, zstd_frame};
+use crate::http::json::has_control;
+use crate::wire::{Refused, packed, plain, push, targets, transaction, zstd_frame};
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
