@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct Change {
     pub queue: QueueId,
     pub slots: Vec<Slot>,
-    /// Which entry of the queue's versions ends when all have heard.
-    pub version: usize,
+    /// Which entries of the queue's versions end when all have heard.
+    pub ends: std::ops::RangeInclusive<usize>,
 }
 
 impl World {
@@ -163,7 +163,7 @@ impl World {
         log.changed = u64::MAX;
         let version = log.versions.len() - 2;
         let slots = self.tell_all(|| changed(&name));
-        self.pending_changes.push(Change { queue: id, slots, version });
+        self.pending_changes.push(Change { queue: id, slots, ends: 0..=version });
     }
 
     /// A shard has heard of a change. True when the slot was the nemesis's.
@@ -174,7 +174,7 @@ impl World {
                 change.slots.remove(at);
                 let log = self.oracle.ledger.queues.get_mut(&change.queue).expect("known");
                 if change.slots.is_empty() {
-                    log.versions[..=change.version].iter_mut().for_each(|v| v.1 = v.1.min(t));
+                    log.versions[change.ends.clone()].iter_mut().for_each(|v| v.1 = v.1.min(t));
                     log.changed = t;
                 }
                 return true;
@@ -208,19 +208,19 @@ impl World {
             let t = self.t;
             self.oracle.ledger.tracks.get_mut(&(id, group)).expect("known").set(t, row);
             self.oracle.ledger.note(t, id, Note::Seek { group, committed });
-            self.announce(queue, || changed(&name));
+            self.announce(queue, true, || changed(&name));
         }
     }
 
-    /// Tells every shard that cursors of a queue are not what they were.
-    fn announce(&mut self, queue: QueueId, told: impl Fn() -> Command) {
+    /// Tells every shard that cursors of a queue are not what they were. `whole`: it reads the queue for that, and its options.
+    fn announce(&mut self, queue: QueueId, whole: bool, told: impl Fn() -> Command) {
         let log = self.oracle.ledger.queues.get_mut(&queue).expect("known");
         let options = log.versions.last().expect("never empty").2;
         log.versions.push((self.t, u64::MAX, options));
         log.changed = u64::MAX;
         let version = log.versions.len() - 2;
         let slots = self.tell_all(told);
-        self.pending_changes.push(Change { queue, slots, version });
+        self.pending_changes.push(Change { queue, slots, ends: if whole { 0 } else { version }..=version });
     }
 
     /// A group of a queue will be deleted under whoever uses it: its cursors are locked until then.
@@ -257,8 +257,10 @@ impl World {
         gone.into_iter().for_each(|id| ledger.note(t, id, Note::GroupDeleted(group)));
         // A deletion whose outcome is unknown is told of the group.
         match self.group_rng.chance(700) {
-            true => self.announce(queue, || changed(&name)),
-            false => self.announce(queue, || Command::GroupChanged { tenant: TenantId::DEFAULT, group: of.clone() }),
+            true => self.announce(queue, true, || changed(&name)),
+            false => {
+                self.announce(queue, false, || Command::GroupChanged { tenant: TenantId::DEFAULT, group: of.clone() })
+            }
         }
     }
 
