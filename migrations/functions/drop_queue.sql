@@ -1,6 +1,7 @@
 -- drop_queue.sql: one bounded step of removing a deleted queue: partitions and cursors, then dead letters, then the queue.
--- In     p_args: queue uuid, or null for any that was left behind; limit integer (partitions, or dead letters).
--- Out    {"left":bool}: whether another step has something to do.
+-- In     p_args: queue uuid, or null for any that was left behind; limit integer (partitions, or dead letters); after bigint, absent in the
+--        first step: what the last one said, so that a step does not walk over the dead index entries of all before it.
+-- Out    {"left":bool,"after":bigint}: whether another step has something to do; after is absent when that begins at the front.
 -- Locks  partition rows by id, then their cursor rows by (partition, group), each by an ordered locking select of its own, as
 --        all that wait for them do. The last step: queue row, then group rows by id. A push in flight ends first; the next
 --        one finds nothing.
@@ -16,6 +17,7 @@ as $$
 declare
     v_limit constant integer := (p_args ->> 'limit')::integer;
     v_queue uuid := (p_args ->> 'queue')::uuid;
+    v_after constant bigint := coalesce((p_args ->> 'after')::bigint, 0);
     v_ids bigint[];
     v_done integer;
 begin
@@ -31,7 +33,7 @@ begin
     v_ids := array(
         select p.id
         from queen.partitions as p
-        where p.queue_id = v_queue
+        where p.queue_id = v_queue and p.id > v_after
         order by p.id
         limit v_limit
         for update
@@ -52,7 +54,7 @@ begin
         select g.id
         from gone as g
         on conflict on constraint dead_partitions_pk do nothing;
-        return json_build_object('left', true);
+        return json_build_object('left', true, 'after', v_ids[cardinality(v_ids)]);
     end if;
 
     delete from queen.dead_letters as d

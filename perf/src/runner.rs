@@ -16,6 +16,8 @@ use crate::teller::Teller;
 use std::time::{Duration, Instant};
 
 /// After a queue was deleted: how long the broker's memory is watched, and how long it must not fall to count.
+/// A queue of ten million partitions is deleted in 20,000 steps.
+const DELETED_WITHIN: Duration = Duration::from_secs(1800);
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 const SETTLED: Duration = Duration::from_secs(5);
 const SETTLE_LOOK: Duration = Duration::from_millis(500);
@@ -104,7 +106,7 @@ impl Subject {
 
     /// Deletes the queue of a run. Err: with what the broker answers.
     pub fn delete(&self, queue: &str) -> Result<(), String> {
-        match self.target.call("DELETE", &format!("/api/v1/resources/queues/{queue}")) {
+        match self.target.call_within("DELETE", &format!("/api/v1/resources/queues/{queue}"), DELETED_WITHIN) {
             Ok((200..300 | 404, _)) => Ok(()),
             Ok((status, body)) => Err(format!("the DELETE of {queue} answers {status} {body}")),
             Err(error) => Err(format!("the DELETE of {queue}: {error}")),

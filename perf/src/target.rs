@@ -36,12 +36,17 @@ impl Target {
         self.send(&request::plain(method, path, &self.host))
     }
 
+    /// The same of one whose answer may take longer.
+    pub fn call_within(&self, method: &str, path: &str, limit: Duration) -> Result<(u16, String), String> {
+        self.send_within(&request::plain(method, path, &self.host), limit)
+    }
+
     /// The same of a request that is rendered already.
     pub fn send(&self, request: &[u8]) -> Result<(u16, String), String> {
         self.send_within(request, TIMEOUT)
     }
 
-    /// The same of one whose answer may take longer.
+    /// The same within a limit of its own.
     pub fn send_within(&self, request: &[u8], limit: Duration) -> Result<(u16, String), String> {
         const BODY_SHOWN: usize = 2000;
         let exchange = || -> std::io::Result<Vec<u8>> {

@@ -60,13 +60,15 @@ pub async fn delete(core: &Rc<Core>, request: &Request, params: &Params) -> Resp
     };
     let Some(id) = id else { return reply::answer("delete", result) };
     // And no broker may find anything of the old one after it.
+    let mut after = Value::Null;
     loop {
-        let step = call(StateFn::DropQueue, json!({"queue": id, "limit": DROPPED_AT_ONCE})).await;
-        match &step {
-            Ok(Some(text)) if serde_json::from_str::<Value>(text).is_ok_and(|said| said["left"] == false) => break,
-            Ok(Some(_)) => {}
-            _ => return reply::answer("delete", step), // The clean-up goes on with it.
+        let step = call(StateFn::DropQueue, json!({"queue": id, "limit": DROPPED_AT_ONCE, "after": after})).await;
+        let Ok(Some(text)) = &step else { return reply::answer("delete", step) }; // The clean-up goes on with it.
+        let mut said: Value = serde_json::from_str(text).unwrap_or_default();
+        if said["left"] == false {
+            break;
         }
+        after = said["after"].take();
     }
     let mut body = b"{\"deleted\":true,\"queue\":".to_vec();
     push_quoted(&mut body, queue);
