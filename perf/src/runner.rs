@@ -15,9 +15,9 @@ use crate::target::Target;
 use crate::teller::Teller;
 use std::time::{Duration, Instant};
 
-/// After a queue was deleted: how long the broker's memory is watched, and how long it must not fall to count.
 /// A queue of ten million partitions is deleted in 20,000 steps.
 const DELETED_WITHIN: Duration = Duration::from_secs(1800);
+/// After a queue was deleted: how long the broker's memory is watched, and how long it must not fall to count.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 const SETTLED: Duration = Duration::from_secs(5);
 const SETTLE_LOOK: Duration = Duration::from_millis(500);
