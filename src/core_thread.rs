@@ -263,8 +263,7 @@ impl Core {
     }
 
     /// Whether payloads of a queue are encrypted. Asks the store at most once per queue and refresh interval, and waits
-    /// for it only the first time. A question without an answer counts as no, unless QUEEN_ENCRYPTION_REQUIRED says that
-    /// plain payloads must not be stored. Only for a core that has a cipher. Source: operations 3.2.
+    /// for it only the first time. A question without an answer counts as yes. Only for a core that has a cipher.
     pub async fn encrypts(self: &Rc<Self>, tenant: TenantId, queue: &str) -> bool {
         match self.flags.find(tenant, queue, now(), FLAG_RETRY.as_micros() as u64) {
             Memory::Known(encrypted) => encrypted,
@@ -281,7 +280,8 @@ impl Core {
                     true => rt::timeout(limit, self.ask_flag(tenant, queue)).await.flatten(),
                     false => None,
                 };
-                answer.unwrap_or(self.config.encryption_required)
+                // Also where the store was lost a moment ago: rather an envelope too many than one too few.
+                answer.unwrap_or(true)
             }
         }
     }
