@@ -66,8 +66,6 @@ pub struct Config {
     /// Requests name their tenant.
     pub tenancy: bool,
     pub encryption: Key,
-    /// QUEEN_ENCRYPTION_REQUIRED: the key is usable, and a queue that could not be asked for counts as encrypted.
-    pub encryption_required: bool,
     /// How often what another broker may have changed is read again.
     pub cache_refresh: Duration,
     // Engine.
@@ -189,7 +187,6 @@ impl Config {
             jwt,
             tenancy: tenancy(r),
             encryption,
-            encryption_required: r.bool("QUEEN_ENCRYPTION_REQUIRED"),
             cache_refresh: ms(r.int("QUEEN_CACHE_REFRESH_INTERVAL_MS")),
             zstd_level: r.int("QUEEN_V2_ZSTD_LEVEL") as i32,
             dedup_cache_bytes: (r.int("QUEEN_DEDUP_CACHE_MB") as u64) << 20,
