@@ -17,6 +17,8 @@ struct Seen {
     /// `METHOD path body-length` of each handled request, in order.
     handled: Mutex<Vec<String>>,
     parked: AtomicUsize,
+    /// `wait` requests that went on.
+    rung: AtomicUsize,
     gone: AtomicUsize,
     given_back: Mutex<Vec<u128>>,
     stop: Ringer,
@@ -29,6 +31,7 @@ impl Seen {
         Arc::new(Seen {
             handled: Mutex::default(),
             parked: AtomicUsize::new(0),
+            rung: AtomicUsize::new(0),
             gone: AtomicUsize::new(0),
             given_back: Mutex::default(),
             stop: Ringer::new().unwrap(),
@@ -65,6 +68,7 @@ impl Service for Words {
                 "wait" => {
                     seen.parked.fetch_add(1, SeqCst);
                     seen.go.doorbell().unwrap().wait().await;
+                    seen.rung.fetch_add(1, SeqCst);
                     Response::text(200, line)
                 }
                 "claims" => {
@@ -593,9 +597,9 @@ fn newcomers_replace_idle_connections_and_wait_for_busy_ones() {
         late.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert!(late.stream.read(&mut [0; 1]).is_err());
         late.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        for _ in 0..3 {
+        for n in 1..=3 {
             server.seen.go.ring();
-            std::thread::sleep(Duration::from_millis(5));
+            server.until("rung", |seen| seen.rung.load(SeqCst) == n);
         }
         late.expect(200, "GET /late 0");
         drop(busy.drain(..));
