@@ -1,0 +1,230 @@
+//! Reading: records come out in the order in which they went in; damage is passed over, told, and its file kept.
+//! Source: operations 4.4, 4.6; reliability 6, F7 and F8.
+
+use super::{DATA_START, Files, Out, Outside, Reader, parse_name, weight};
+use crate::spool::disk::Disk;
+use crate::spool::format::{BLOCK, FOOTER, Found, Header, Scanner};
+use crate::spool::legacy;
+use queen_shards::command::{Drained, SpoolId, SpoolRecord};
+use queen_shards::ids::Stamp;
+use queen_shards::planted::{Bug, is};
+use std::io;
+
+/// Read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+impl<D: Disk, O: Outside> Files<D, O> {
+    /// Whether every durable record was handed over.
+    pub fn all_read(&self) -> bool {
+        self.files.iter().all(|stored| match &stored.reader {
+            Reader::Done => true,
+            Reader::Ours { scanner, .. } => !stored.closed && Some(scanner.position()) == stored.written,
+            Reader::New | Reader::Legacy { .. } => false,
+        })
+    }
+
+    /// Records that are with the shards or wait for another try, and bytes of memory they take.
+    pub fn handed_over(&self) -> (usize, usize) {
+        let out = self.files.iter().flat_map(|stored| stored.out.values());
+        out.fold((0, 0), |(records, bytes), out| (records + 1, bytes + out.bytes))
+    }
+
+    /// The next records, oldest first, until `bytes` are reached.
+    pub async fn read(&mut self, records: usize, bytes: usize) -> Vec<Drained> {
+        let (mut drained, mut size) = (Vec::new(), 0);
+        let mut next = 0;
+        while next < self.files.len() && drained.len() < records && size < bytes {
+            let at = if is(Bug::DrainNewestFirst) { self.files.len() - 1 - next } else { next };
+            if matches!(self.files[at].reader, Reader::Done) {
+                next += 1;
+                continue;
+            }
+            match self.next_record(at).await {
+                Some((place, record)) => {
+                    let stored = &mut self.files[at];
+                    let out = Out { messages: record.draft.count as u64, bytes: weight(&record) };
+                    size += out.bytes;
+                    stored.out.insert(place, out);
+                    drained.push(Drained { id: SpoolId { file: stored.number, at: place }, record });
+                }
+                None => next += 1,
+            }
+        }
+        self.tidy().await;
+        drained
+    }
+
+    /// The next record of a file and its place; `None`: no more for now, or ever.
+    pub(super) async fn next_record(&mut self, at: usize) -> Option<(u64, SpoolRecord)> {
+        loop {
+            if matches!(self.files[at].reader, Reader::New) && !self.begin_reading(at).await {
+                return None;
+            }
+            let stored = &mut self.files[at];
+            let (file, scanner, footer) = match &mut stored.reader {
+                Reader::Done | Reader::New => return None,
+                Reader::Legacy { records } => {
+                    let next = records.pop_front();
+                    if next.is_none() {
+                        stored.reader = Reader::Done;
+                    }
+                    return next;
+                }
+                Reader::Ours { file, scanner, footer } => (file, scanner, footer),
+            };
+            let place = scanner.position();
+            match scanner.next() {
+                Found::Record(_)
+                    if is(Bug::ForgetLastRecord) && stored.written == Some(scanner.position() + FOOTER) => {}
+                Found::Record(record) => return Some((place, *record)),
+                Found::Footer { .. } => *footer = true,
+                Found::Damage { bytes } => {
+                    stored.keep = true;
+                    self.status.damaged(self.surveying, &stored.name, place, bytes);
+                }
+                Found::End => {
+                    if stored.footer_due && !*footer {
+                        // Cut where a record ended.
+                        stored.keep = true;
+                        self.status.damaged(self.surveying, &stored.name, place, 0);
+                    }
+                    self.finish_reading(at).await;
+                    return None;
+                }
+                Found::More => {
+                    let wants = scanner.wants();
+                    let end = stored.written.unwrap_or(stored.bytes);
+                    if wants >= end {
+                        if !stored.closed {
+                            return None;
+                        }
+                        scanner.end();
+                        continue;
+                    }
+                    let from = wants - wants % BLOCK as u64;
+                    let len = READ_BYTES.min((end - from).next_multiple_of(BLOCK as u64) as usize);
+                    let mut read = self.disk.read(file, from, len).await;
+                    if read.is_err() {
+                        read = self.disk.read(file, from, len).await;
+                    }
+                    match read {
+                        Ok(bytes) => {
+                            let skip = (wants - from) as usize;
+                            let until = bytes.len().min((end - from) as usize);
+                            match bytes.get(skip..until).filter(|bytes| !bytes.is_empty()) {
+                                Some(bytes) => scanner.feed(bytes),
+                                // Shorter than it was.
+                                None => scanner.end(),
+                            }
+                        }
+                        Err(error) => {
+                            stored.keep = true;
+                            self.status.unreadable(self.surveying, &stored.name, &error);
+                            self.finish_reading(at).await;
+                            return None;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens a file of an earlier process. False: it was set aside.
+    async fn begin_reading(&mut self, at: usize) -> bool {
+        let name = self.files[at].name.clone();
+        let opened = async {
+            let file = self.disk.open(&name).await?;
+            let head = self.disk.read(&file, 0, DATA_START as usize).await?;
+            Ok::<_, io::Error>((file, head))
+        };
+        let stored_ms = parse_name(&name).map_or(0, |(ms, ..)| ms);
+        match opened.await {
+            Ok((file, head)) => {
+                if let Some(header) = Header::decode(&head) {
+                    let stored = &mut self.files[at];
+                    if head != header.encode() {
+                        stored.keep = true;
+                        self.status.damaged(self.surveying, &stored.name, 0, DATA_START);
+                    }
+                    stored.reader = Reader::Ours { file, scanner: Scanner::new(&header), footer: false };
+                    return true;
+                }
+                let read = self.read_legacy(&file, stored_ms).await;
+                self.disk.close(file).await;
+                let stored = &mut self.files[at];
+                match read {
+                    Some((records, damage)) => {
+                        if damage > 0 {
+                            stored.keep = true;
+                            self.status.damaged(self.surveying, &stored.name, 0, damage);
+                        }
+                        stored.reader = Reader::Legacy { records: records.into() };
+                        return true;
+                    }
+                    None => self.status.damaged(self.surveying, &stored.name, 0, stored.bytes),
+                }
+            }
+            Err(error) => self.status.unreadable(self.surveying, &name, &error),
+        }
+        let stored = &mut self.files[at];
+        (stored.keep, stored.reader) = (true, Reader::Done);
+        false
+    }
+
+    async fn read_legacy(&self, file: &D::File, ms: u64) -> Option<(Vec<(u64, SpoolRecord)>, u64)> {
+        let mut bytes = Vec::new();
+        loop {
+            let piece = self.disk.read(file, bytes.len() as u64, READ_BYTES).await.ok()?;
+            bytes.extend_from_slice(&piece);
+            if piece.len() < READ_BYTES {
+                break;
+            }
+        }
+        legacy::read(&bytes, Stamp(ms as i64 * 1000), || self.outside.message_id())
+    }
+
+    pub(super) async fn finish_reading(&mut self, at: usize) {
+        if let Reader::Ours { file, .. } = std::mem::replace(&mut self.files[at].reader, Reader::Done) {
+            self.disk.close(file).await;
+        }
+    }
+
+    /// A record that was handed over, read once more; `None`: it cannot be read any more.
+    pub(super) async fn read_again(&self, at: usize, place: u64) -> Option<SpoolRecord> {
+        let stored = &self.files[at];
+        let file = self.disk.open(&stored.name).await.ok()?;
+        let record = self.read_place(&file, &stored.name, place).await;
+        self.disk.close(file).await;
+        record
+    }
+
+    async fn read_place(&self, file: &D::File, name: &str, place: u64) -> Option<SpoolRecord> {
+        let head = self.disk.read(file, 0, DATA_START as usize).await.ok()?;
+        match Header::decode(&head) {
+            Some(header) => self.read_at(file, &header, place).await,
+            None => {
+                let ms = parse_name(name).map_or(0, |(ms, ..)| ms);
+                let (records, _) = self.read_legacy(file, ms).await?;
+                records.into_iter().find(|(at, _)| *at == place).map(|(_, record)| record)
+            }
+        }
+    }
+
+    async fn read_at(&self, file: &D::File, header: &Header, place: u64) -> Option<SpoolRecord> {
+        let mut scanner = Scanner::at(header, place);
+        loop {
+            match scanner.next() {
+                Found::Record(record) => return Some(*record),
+                Found::More => {
+                    let wants = scanner.wants();
+                    let from = wants - wants % BLOCK as u64;
+                    let bytes = self.disk.read(file, from, READ_BYTES).await.ok()?;
+                    scanner.feed(bytes.get((wants - from) as usize..).filter(|bytes| !bytes.is_empty())?);
+                }
+                // Records before it are not read here.
+                Found::Damage { bytes: 0 } => {}
+                _ => return None,
+            }
+        }
+    }
+}
