@@ -552,6 +552,8 @@ impl Core {
                 answers.into_iter().for_each(|(token, written)| self.enter(Event::Spooled { token, written }));
             }
             ToShard::Drain(records) => self.enter(Event::Drain { records }),
+            ToShard::RefusedAgain(records) => self.enter(Event::RefusedAgain { records }),
+            ToShard::RefusedGone(records) => self.enter(Event::RefusedGone { records }),
             ToShard::SpoolFound(lanes) => self.enter(Event::SpoolFound { lanes }),
             ToShard::SpoolRead(all) => self.enter(Event::SpoolRead { all }),
         }

@@ -4,10 +4,10 @@ use crate::hints::Untold;
 use crate::spool::{Spool, ToSpool};
 use crate::state::{StateCall, StateReply};
 use crate::store::{Incarnation, Target};
-use queen_shards::command::{Command, Drained, Left, LogLane, Verdict};
+use queen_shards::command::{Command, Drained, Left, LogLane, SpoolId, Verdict};
 use queen_shards::ids::{GroupId, Micros, PartitionId, Slot, Stamp, TenantId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 #[derive(Debug)]
@@ -93,6 +93,8 @@ pub enum Mail {
 pub enum ToShard {
     Spooled(Vec<(u64, bool)>),
     Drain(Vec<Drained>),
+    RefusedAgain(Vec<SpoolId>),
+    RefusedGone(Vec<SpoolId>),
     SpoolFound(Vec<(u64, u32)>),
     SpoolRead(bool),
 }
@@ -143,6 +145,8 @@ pub struct Maintenance {
     unstored: [AtomicU64; 2],
     /// How often an operator has turned one of them here.
     turns: AtomicU64,
+    /// Held while a switch goes over: the spool hears of turns in their order.
+    turning: Mutex<()>,
 }
 
 impl Maintenance {
@@ -198,6 +202,7 @@ impl Shared {
 
     /// Push maintenance: what is spooled waits, or is drained.
     fn set(&self, switch: Switch, on: bool) {
+        let _turning = self.maintenance.turning.lock().unwrap_or_else(PoisonError::into_inner);
         if self.maintenance.flag(switch).swap(on, Ordering::AcqRel) != on && switch == Switch::Push {
             self.spool.send(ToSpool::Maintenance { on });
         }

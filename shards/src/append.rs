@@ -96,8 +96,8 @@ impl Shard {
         }
         let down = self.spool.is_down();
         let lane = &mut self.lanes[at];
-        if lane.preparing.is_empty() && (lane.drafts.is_empty() || down) {
-            // What came out of the spool goes on when the store is seen again.
+        if lane.preparing.is_empty() && (lane.drafts.is_empty() || lane.waits_for_word() || down) {
+            // What came out of the spool goes on when the store is seen again, or when the spool says so.
             if lane.drafts.is_empty() {
                 self.rest_lane(at);
             }
@@ -121,7 +121,8 @@ impl Shard {
                     self.lanes[at].window_since = kept_from(floor);
                 }
                 self.answer_preparing(at);
-                if self.lanes[at].drafts.is_empty() {
+                let lane = &self.lanes[at];
+                if lane.drafts.is_empty() || lane.waits_for_word() {
                     return;
                 }
                 if drained {
@@ -187,7 +188,7 @@ impl Shard {
             let probed = lane.runs().filter(|_| !drained);
             let probed = probed.and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
             for waiting in &lane.drafts {
-                if waits || waiting.is_drained() != drained || waiting.is_unlooked() {
+                if waits || waiting.is_drained() != drained || waiting.is_unlooked() || waiting.is_refused() {
                     break;
                 }
                 if probed.is_some_and(|(floor, pushed)| !waiting.is_probed(floor, pushed)) {
@@ -477,8 +478,13 @@ impl Shard {
             let mut drafts = flying.drafts;
             if matches!(error, StoreError::Refused(_)) && self.lanes[at].suspect && !drafts.is_empty() {
                 // Tried alone and refused again: this draft is the poison.
-                let poison = drafts.remove(0).waiting;
-                self.finish_draft(poison.from, DraftVerdict::Refused("the store refuses this item"));
+                match drafts[0].waiting.is_drained() {
+                    true => self.refuse_drained(&mut drafts[0].waiting),
+                    false => {
+                        let poison = drafts.remove(0).waiting;
+                        self.finish_draft(poison.from, DraftVerdict::Refused("the store refuses this item"));
+                    }
+                }
             }
             self.unjudge(at, drafts);
             let lane = &mut self.lanes[at];
@@ -583,10 +589,11 @@ impl Shard {
     pub(crate) fn finish_draft(&mut self, from: DraftFrom, verdict: DraftVerdict) {
         match (from, verdict) {
             (DraftFrom::Push { job, index }, verdict) => self.finish_push(job, index, verdict),
-            (DraftFrom::Spool { .. }, DraftVerdict::Stored { duplicates, .. }) => {
-                self.finish_drained(from, DrainVerdict::Stored { duplicates: duplicates.len() as u32 });
+            (DraftFrom::Spool { id, .. }, DraftVerdict::Stored { duplicates, .. }) => {
+                let verdict = DrainVerdict::Stored { duplicates: duplicates.len() as u32 };
+                self.effects.push(Effect::Drained { id, verdict });
             }
-            (DraftFrom::Spool { .. }, _) => self.finish_drained(from, DrainVerdict::Refused),
+            (DraftFrom::Spool { .. }, _) => debug_assert!(false, "a record is stored, or refused and kept"),
         }
     }
 

@@ -336,6 +336,14 @@ pub enum Event {
     Drain {
         records: Vec<Drained>,
     },
+    /// Refused records of which some may be of this shard: they are tried again now.
+    RefusedAgain {
+        records: Vec<SpoolId>,
+    },
+    /// The same: they are set aside, and their lanes go on.
+    RefusedGone {
+        records: Vec<SpoolId>,
+    },
     /// What the disk held when the broker started: records by hash of their lane's names. Comes once; until then every
     /// lane may have some.
     SpoolFound {
@@ -403,12 +411,12 @@ pub struct Drained {
     pub record: SpoolRecord,
 }
 
-/// What became of a drained record; it may be removed.
+/// What became of a drained record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainVerdict {
-    /// Stored, but for so many that were stored before.
+    /// Stored, but for so many that were stored before; it may be removed.
     Stored { duplicates: u32 },
-    /// The store refuses it alone, for good: to be set aside.
+    /// The store refuses it alone, for good. Its lane waits for [`Event::RefusedAgain`] or [`Event::RefusedGone`].
     Refused,
 }
 

@@ -85,8 +85,9 @@ pub const SINCE_EVER: Stamp = Stamp(i64::MIN);
 pub enum DraftFrom {
     /// Of a push that waits for its verdict.
     Push { job: Ref, index: usize },
-    /// Out of the spool, accepted then. `looked`: what the lane's lookup holds of its keys is all there is.
-    Spool { id: SpoolId, accepted_at: Stamp, looked: bool },
+    /// Out of the spool, accepted then. `looked`: what the lane's lookup holds of its keys is all there is. `refused`: the
+    /// store refused it, and the spool's word is awaited; nothing of the lane overtakes it.
+    Spool { id: SpoolId, accepted_at: Stamp, looked: bool, refused: bool },
 }
 
 #[derive(Debug)]
@@ -110,6 +111,11 @@ impl WaitingDraft {
     /// Whether it is out of the spool and not looked up yet.
     pub fn is_unlooked(&self) -> bool {
         matches!(self.from, DraftFrom::Spool { looked: false, .. })
+    }
+
+    /// Whether it waits for the spool's word, after a refusal.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.from, DraftFrom::Spool { refused: true, .. })
     }
 
     /// Whether it came out of the spool.
@@ -240,6 +246,11 @@ impl Lane {
             cursors: Vec::new(),
             touched: now,
         }
+    }
+
+    /// Whether nothing of it may be stored before the spool says what becomes of its first draft.
+    pub fn waits_for_word(&self) -> bool {
+        self.drafts.front().is_some_and(WaitingDraft::is_refused)
     }
 
     pub fn cursor(&self, group: Ref) -> Option<&Cursor> {

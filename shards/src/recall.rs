@@ -12,12 +12,13 @@ use crate::calls::Pending;
 use crate::command::{DraftVerdict, Duplicate, Record};
 use crate::effect::{Call, LaneRow, StoreError};
 use crate::ids::{Offset, PartitionId, Stamp};
-use crate::lane::{CREATED_SOMEWHEN, LaneState, SINCE_EVER, SINCE_NEVER};
+use crate::lane::{CREATED_SOMEWHEN, LaneState, SINCE_EVER, SINCE_NEVER, WaitingDraft};
 use crate::limits::{MERGE_BYTES_MAX, PROVISION_MAX, WINDOW_MARGIN_US};
 use crate::sealed::Sealed;
 use crate::shard::Shard;
 use crate::slab::Ref;
 use crate::tail;
+use std::collections::VecDeque;
 
 impl Shard {
     // ---- provisioning
@@ -63,10 +64,16 @@ impl Shard {
         self.fail_preparing(at);
         let Some(lane) = self.lanes.slab.get_mut(at) else { return };
         lane.state = LaneState::Unknown;
-        for waiting in std::mem::take(&mut lane.drafts) {
+        let (drained, live): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut lane.drafts).into_iter().partition(WaitingDraft::is_drained);
+        lane.drafts = drained;
+        for waiting in live {
             self.finish_draft(waiting.from, DraftVerdict::Refused("the store refuses this queue or partition"));
         }
-        self.rest_lane(at);
+        self.refuse_lane_drained(at);
+        if self.lanes.slab.get(at).is_some_and(|lane| lane.drafts.is_empty()) {
+            self.rest_lane(at);
+        }
     }
 
     fn provision_again(&mut self, at: Ref) {

@@ -174,6 +174,8 @@ impl Shard {
                 Event::Store { up } => self.store_seen(up),
                 Event::Spooled { token, written } => self.spooled(token, written),
                 Event::Drain { records } => self.drain(records),
+                Event::RefusedAgain { records } => self.try_refused(&records),
+                Event::RefusedGone { records } => self.drop_refused(&records),
                 Event::SpoolFound { lanes } => self.spool_found(lanes),
                 Event::SpoolRead { all } => self.spool_read(all),
                 Event::Log { lanes, freed, changed, lost } => self.hear_log(lanes, freed, changed, lost),

@@ -4,11 +4,12 @@
 //!     Event::Drain > the front of its lane > `drain`: looked up, judged > append > Effect::Drained
 //!
 //! Holds: a lane with records on disk sends later drafts there too, or, once all records were handed over, keeps them
-//! waiting behind those in memory, so order crosses the boundary. A lane in a commit is not touched: its later drafts
+//! waiting behind those in memory, so order crosses the boundary. A record that the store refuses keeps its place until
+//! the spool says whether it is tried again or set aside; its lane spools meanwhile. A lane in a commit is not touched: its later drafts
 //! wait for the outcome. Does not know files, nor whether there is a spool: then writes fail.
 //! Source: architecture 8, 13.17; operations 4.1.
 
-use crate::command::{Draft, DraftVerdict, DrainVerdict, Drained, SpoolRecord};
+use crate::command::{Draft, DraftVerdict, DrainVerdict, Drained, SpoolId, SpoolRecord};
 use crate::effect::{Effect, StoreError};
 use crate::ids::{Micros, Slot, Stamp};
 use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
@@ -37,6 +38,8 @@ pub(crate) struct Spool {
     answered: Option<Micros>,
     /// Lanes whose last commit has an unknown outcome, to be read again when the store is back.
     unverified: Vec<Ref>,
+    /// Lanes of the records that were refused and wait for the spool's word.
+    refused: HashMap<SpoolId, LaneKey>,
 }
 
 /// Records of a lane that are not in its memory.
@@ -66,6 +69,7 @@ impl Spool {
             failures: 0,
             answered: None,
             unverified: Vec::new(),
+            refused: HashMap::new(),
         }
     }
 
@@ -94,6 +98,7 @@ impl Shard {
     pub(crate) fn spools(&self, at: Ref) -> bool {
         let (lane, spool) = (&self.lanes[at], &self.spool);
         lane.to_spool
+            || lane.waits_for_word()
             || spool.down
             || !spool.found
             || (!spool.all_read && !spool.behind.is_empty() && spool.behind.contains_key(&lane.key.hash()))
@@ -160,7 +165,7 @@ impl Shard {
             if let Some(behind) = self.spool.behind.get_mut(&key.hash()) {
                 behind.unread = behind.unread.saturating_sub(1);
             }
-            let from = DraftFrom::Spool { id, accepted_at, looked: false };
+            let from = DraftFrom::Spool { id, accepted_at, looked: false, refused: false };
             let at = self.lane_entry(&key);
             self.lanes[at].touched = self.now;
             self.put_in_order(at, WaitingDraft { from, draft, since: self.now, probe: None });
@@ -290,10 +295,51 @@ impl Shard {
         }
     }
 
-    /// A record of the spool is decided.
-    pub(crate) fn finish_drained(&mut self, from: DraftFrom, verdict: DrainVerdict) {
-        if let DraftFrom::Spool { id, .. } = from {
-            self.effects.push(Effect::Drained { id, verdict });
+    /// The store refuses a record, tried alone: it waits for the spool's word.
+    pub(crate) fn refuse_drained(&mut self, waiting: &mut WaitingDraft) {
+        let DraftFrom::Spool { id, refused, .. } = &mut waiting.from else { return };
+        if !std::mem::replace(refused, true) {
+            self.spool.refused.insert(*id, waiting.draft.lane.clone());
+            self.effects.push(Effect::Drained { id: *id, verdict: DrainVerdict::Refused });
         }
+    }
+
+    /// The store refuses all records of a lane, whose names it does not take.
+    pub(crate) fn refuse_lane_drained(&mut self, at: Ref) {
+        let mut drafts = std::mem::take(&mut self.lanes[at].drafts);
+        drafts.iter_mut().for_each(|waiting| self.refuse_drained(waiting));
+        self.lanes[at].drafts = drafts;
+    }
+
+    /// [`crate::command::Event::RefusedAgain`].
+    pub(crate) fn try_refused(&mut self, records: &[SpoolId]) {
+        for id in records {
+            let Some((at, place)) = self.find_refused(*id) else { continue };
+            if let DraftFrom::Spool { refused, .. } = &mut self.lanes[at].drafts[place].from {
+                *refused = false;
+            }
+            self.prepare(at);
+        }
+    }
+
+    /// [`crate::command::Event::RefusedGone`].
+    pub(crate) fn drop_refused(&mut self, records: &[SpoolId]) {
+        for id in records {
+            let Some((at, place)) = self.find_refused(*id) else { continue };
+            let lane = &mut self.lanes[at];
+            lane.drafts.remove(place);
+            match lane.drafts.is_empty() {
+                true => self.rest_lane(at),
+                false => self.prepare(at),
+            }
+        }
+    }
+
+    /// Where a refused record waits. Its lane may have been forgotten and begun anew since.
+    fn find_refused(&mut self, id: SpoolId) -> Option<(Ref, usize)> {
+        let lane = self.spool.refused.remove(&id)?;
+        let at = self.lanes.find(&lane)?;
+        let is_it = |w: &WaitingDraft| matches!(w.from, DraftFrom::Spool { id: other, .. } if other == id);
+        Some((at, self.lanes[at].drafts.iter().position(is_it)?))
     }
 }

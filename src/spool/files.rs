@@ -48,7 +48,7 @@ pub struct Files<D: Disk, O: Outside> {
     /// Number of the last file of an earlier process that was counted, and whether one is being counted.
     surveyed: u64,
     surveying: bool,
-    /// Records that PostgreSQL refused and that are to be tried again; at most as many as are handed over.
+    /// Records that PostgreSQL refused and that are to be tried again; part of those that are handed over.
     refused: BTreeMap<SpoolId, decide::Refusals>,
     /// Records that were stored so far.
     stored: u64,
@@ -248,9 +248,9 @@ impl<D: Disk, O: Outside> Files<D, O> {
     }
 }
 
-/// Bytes of memory that a record takes; never 0, which says that it waits on disk.
+/// Bytes of memory that a record takes.
 fn weight(record: &SpoolRecord) -> usize {
-    1 + record.draft.frames.len() + record.draft.packed.as_ref().map_or(0, |packed| packed.len())
+    record.draft.frames.len() + record.draft.packed.as_ref().map_or(0, |packed| packed.len())
 }
 
 /// Milliseconds, sequence, and whether it is being written, of a name of ours.

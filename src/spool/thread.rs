@@ -26,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const HANDED_RECORDS_MAX: usize = 8192;
 const HANDED_BYTES_MAX: usize = 64 << 20;
 const READ_BYTES_MAX: usize = 4 << 20;
-/// Between two tries of records that were refused: what was mended meanwhile costs nothing.
+/// Between two tries of records that were refused, which wait at the shards: what was mended meanwhile costs nothing.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// Memory of the ring's buffers; it counts against memlock, of which glommio wants half a megabyte.
 const RING_MEMORY: usize = 1 << 20;
@@ -178,7 +178,7 @@ struct Server<'a, D: Disk> {
     /// What was found so far of an earlier process; `None` once all is.
     surveying: Option<FoundLanes>,
     told_all: bool,
-    /// When refused records were last handed over. The pulse of the store wakes the thread for the next time.
+    /// When refused records were last tried again. The pulse of the store wakes the thread for the next time.
     tried_again: Instant,
 }
 
@@ -219,9 +219,13 @@ impl<D: Disk> Server<'_, D> {
         if !records.is_empty() {
             self.write(writes, &records).await;
         }
+        let mut gone = Vec::new();
         for (id, verdict) in decided {
-            self.files.decide(id, verdict).await;
+            if self.files.decide(id, verdict).await {
+                gone.push(id);
+            }
         }
+        self.tell_all(gone, ToShard::RefusedGone);
         if let Some(done) = stop {
             self.files.close_active().await;
             let _ = done.send(());
@@ -276,12 +280,14 @@ impl<D: Disk> Server<'_, D> {
         if self.surveying.is_some() || !self.early.drains() {
             return false;
         }
+        if REFUSED_PAUSE <= self.tried_again.elapsed() {
+            self.tried_again = Instant::now();
+            let again = self.files.try_again();
+            self.tell_all(again, ToShard::RefusedAgain);
+        }
         let (records, bytes) = room(self.files.handed_over());
         let mut drained = Vec::new();
-        if self.files.has_refused() && REFUSED_PAUSE <= self.tried_again.elapsed() {
-            self.tried_again = Instant::now();
-            drained = self.files.try_again(bytes).await;
-        } else if records > 0 && bytes > 0 && !self.files.all_read() {
+        if records > 0 && bytes > 0 && !self.files.all_read() {
             drained = self.files.read(records, bytes).await;
         }
         let Some(keys) = &self.early.keys else { return false };
@@ -301,6 +307,13 @@ impl<D: Disk> Server<'_, D> {
             crate::torture::point("boot-drain");
         }
         worked
+    }
+
+    /// Word of refused records, to all shards: each knows its own.
+    fn tell_all(&self, records: Vec<SpoolId>, say: fn(Vec<SpoolId>) -> ToShard) {
+        if !records.is_empty() {
+            (0..self.setup.shards).for_each(|shard| tell(&self.setup.hub, shard, say(records.clone())));
+        }
     }
 
     /// Told again after every change: shards then know that what they still miss is lost.

@@ -71,6 +71,34 @@ fn an_item_that_is_refused_for_good_is_an_error_and_its_neighbours_are_stored() 
     assert_eq!(broker.push(json!([item("good", "g3")]))[0]["status"], "queued", "the partition is live again");
 }
 
+/// A right that is missing when the store comes back, and is given soon after: the records that were refused meanwhile are
+/// stored in their order, before whatever came later, and nothing is set aside. Source: operations 4.3, 4.5.
+#[test]
+fn a_refusal_that_passes_keeps_the_order_of_its_partition() {
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").start();
+    let mut refused = Producer::new(&broker, "orders", "refused");
+    let mut other = Producer::new(&broker, "orders", "other");
+    for _ in 0..3 {
+        assert_eq!((refused.push(), other.push()), ("queued".into(), "queued".into()));
+    }
+    refuse_partition(&postgres, "refused");
+    postgres.kill();
+    refused.push_until("buffered");
+    (0..5).for_each(|_| drop(refused.push()));
+    postgres.resume();
+    eventually("a record is refused", || broker.log().contains("drain failed (permanent)").then_some(()));
+    other.push_until("queued");
+    assert_eq!(refused.push(), "buffered", "it is not to overtake those that are refused");
+    postgres.query("postgres", "drop trigger refuse on queen.segments");
+    refused.push_until("queued");
+    drained(&broker);
+    assert_eq!(broker.metric("queen_file_buffer_quarantined_files"), Some(0.0));
+    let stored = stored(&broker, "orders");
+    check_order(&refused, &stored);
+    check_order(&other, &stored);
+}
+
 fn refuse_partition(postgres: &Postgres, name: &str) {
     let sql = format!(
         "create function refuse() returns trigger language plpgsql as $$ begin \

@@ -88,7 +88,7 @@ impl Shared {
     }
 
     fn payload(&self, rng: &mut Rng, plan: &Plan) -> Box<[u8]> {
-        if plan.faults.poison && rng.chance(3) {
+        if plan.faults.poison && rng.chance(12) {
             return POISON.into();
         }
         let len = if rng.chance(20) { rng.range(500, 2_000) } else { rng.range(1, 40) };

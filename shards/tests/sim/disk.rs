@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Records that may be with the shards of a broker at once.
 const HANDED_MAX: usize = 40;
+/// Refusals after which a record is set aside.
+const REFUSALS_MAX: u32 = 5;
 
 /// What happens to a spool.
 pub enum Step {
@@ -37,12 +39,19 @@ pub enum Step {
         broker: usize,
         epoch: u64,
     },
+    /// What becomes of a refused record.
+    Word {
+        at: At,
+        epoch: u64,
+        id: SpoolId,
+    },
 }
 
 struct Kept {
     id: SpoolId,
     record: SpoolRecord,
     handed: bool,
+    refusals: u32,
     /// Its answer set out: what a planted bug may lose.
     answered: bool,
     /// Written before the broker started: its shards do not know of it.
@@ -90,7 +99,7 @@ impl World {
             let kept = disk.records.iter().rposition(|kept| kept.answered).map_or(0, |last| last / 2 + 1);
             disk.records.truncate(kept.min(disk.records.len()));
         }
-        disk.records.iter_mut().for_each(|kept| (kept.handed, kept.found) = (false, true));
+        disk.records.iter_mut().for_each(|kept| (kept.handed, kept.found, kept.refusals) = (false, true, 0));
         (disk.found, disk.up, disk.told_all, disk.writing) = (false, false, false, 0);
         (disk.arrives, disk.lands) = Default::default();
         let epoch = self.epoch(broker);
@@ -133,6 +142,7 @@ impl World {
                 let again = self.disk_rng.range(500, 60_000);
                 self.disk_step(again, Step::Drain { broker, epoch });
             }
+            Step::Word { at, epoch, id } if epoch == self.epoch(at.0) => self.say_of_refused(at, id),
             _ => {}
         }
     }
@@ -149,7 +159,8 @@ impl World {
             disk.made += 1;
             let id = SpoolId { file: disk.made / 16, at: disk.made };
             if !lost {
-                disk.records.push_back(Kept { id, record, handed: false, answered: true, found: false });
+                let kept = Kept { id, record, handed: false, refusals: 0, answered: true, found: false };
+                disk.records.push_back(kept);
             }
         }
         self.tell_shard(at, Event::Spooled { token, written: !fails });
@@ -235,9 +246,30 @@ impl World {
         let Some(place) = records.iter().position(|kept| kept.id == id && kept.handed) else {
             self.oracle.fail(None, &format!("{id:?} is drained, and was not handed over"));
         };
+        if verdict == DrainVerdict::Refused {
+            records[place].refusals += 1;
+            self.oracle.drain_refused(&records[place].record);
+            let (wait, epoch) = (self.disk_rng.range(500, 400_000), self.epoch(at.0));
+            return self.disk_step(wait, Step::Word { at, epoch, id });
+        }
         let kept = records.remove(place).expect("just seen");
+        if kept.refusals > 0 {
+            self.oracle.hit(Thing::DrainCured);
+        }
         let now = self.moment();
         self.oracle.drained(now, at, &kept.record, verdict);
+    }
+
+    /// A refused record is tried again, or set aside.
+    fn say_of_refused(&mut self, at: At, id: SpoolId) {
+        let records = &mut self.disks[at.0].records;
+        let place = records.iter().position(|kept| kept.id == id).expect("nothing else removes it");
+        if records[place].refusals < REFUSALS_MAX {
+            return self.tell_shard(at, Event::RefusedAgain { records: vec![id] });
+        }
+        let kept = records.remove(place).expect("just seen");
+        self.oracle.lost(at.0, &kept.record);
+        self.tell_shard(at, Event::RefusedGone { records: vec![id] });
     }
 
     /// In the order in which they set out.

@@ -25,7 +25,7 @@ impl Store {
     pub fn bundle(&mut self, now: Stamp, rng: &mut Rng, bundles: &[Arc<Bundle>]) -> Result<BundleOutcome, StoreError> {
         let poison =
             |lane: &BundleLane| !lane.confirm && lane.draft.frames.windows(POISON.len()).any(|bytes| bytes == POISON);
-        if bundles.iter().any(|bundle| bundle.lanes.iter().any(poison)) {
+        if self.refuses(now) && bundles.iter().any(|bundle| bundle.lanes.iter().any(poison)) {
             return Err(StoreError::Refused("invalid byte sequence (simulated 22021)".into()));
         }
         let held = |bundle: &Arc<Bundle>| {

@@ -16,7 +16,6 @@ pub struct Awaited {
     pub key: Key,
     /// When the client was told.
     pub told: u64,
-    pub poison: bool,
 }
 
 /// Names of a partition at a broker.
@@ -31,11 +30,10 @@ impl Oracle {
         }
         let broker = self.asks[index].at.0;
         let lane = (broker, draft.queue.clone(), draft.partition.clone());
-        let poison = draft.poison;
         for (id, key) in draft.ids.iter().zip(&draft.keys) {
             // It may be drained by the time the client hears.
             if !self.decided.contains(id) {
-                let awaited = Awaited { id: *id, key: *key, told: now.t, poison };
+                let awaited = Awaited { id: *id, key: *key, told: now.t };
                 self.awaited.entry(lane.clone()).or_default().push(awaited);
             }
         }
@@ -62,11 +60,20 @@ impl Oracle {
         let part = &self.ledger.parts[&id];
         let overtaken = self.awaited.get(&lane).into_iter().flatten().find(|awaited| {
             let stored = self.pushed[&awaited.id].written.is_some() || part.offsets.contains_key(&awaited.key);
-            awaited.told < sent && !stored && !awaited.poison
+            awaited.told < sent && !stored
         });
         if let Some(awaited) = overtaken {
             self.fail(Some(id), &format!("C5: {message:?} at {offset} overtakes {:?}, buffered before", awaited.id));
         }
+    }
+
+    /// The store refuses a record of the spool; it keeps its place.
+    pub fn drain_refused(&mut self, record: &SpoolRecord) {
+        let frames = frame::read(&record.draft.frames).expect("the simulation writes frames");
+        if !frames.iter().any(|one| one.payload.windows(6).any(|w| w == crate::store::POISON)) {
+            self.fail(None, "a good record is refused");
+        }
+        self.hit(Thing::DrainRefused);
     }
 
     /// A record of the spool is decided.
@@ -74,7 +81,6 @@ impl Oracle {
         let draft = &record.draft;
         let names = (draft.lane.queue.clone(), draft.lane.partition.clone());
         let frames = frame::read(&draft.frames).expect("the simulation writes frames");
-        let poison = frames.iter().any(|one| one.payload.windows(6).any(|w| w == crate::store::POISON));
         let lane = (at.0, names.0.clone(), names.1.clone());
         let mut missing = 0;
         for (i, one) in frames.iter().enumerate() {
@@ -85,15 +91,14 @@ impl Oracle {
             let key = key_at(&draft.keys, i);
             if self.pushed[&one.id].written.is_none() {
                 missing += 1;
-                if verdict != DrainVerdict::Refused && !self.has_original(&names, key, record.accepted_at, now) {
+                if !self.has_original(&names, key, record.accepted_at, now) {
                     let part = self.ledger.named.get(&names).and_then(|ids| ids.last().copied());
                     self.fail(part, &format!("C1: {:?} is drained, and neither stored nor a duplicate", one.id));
                 }
             }
         }
         match verdict {
-            DrainVerdict::Refused if poison => self.hit(Thing::DrainRefused),
-            DrainVerdict::Refused => self.fail(None, "a good record is refused"),
+            DrainVerdict::Refused => unreachable!("it is not decided by that"),
             DrainVerdict::Stored { duplicates } => {
                 if duplicates < missing {
                     self.fail(None, "C11: a drained record counts fewer duplicates than messages it did not store");
@@ -109,7 +114,7 @@ impl Oracle {
         }
     }
 
-    /// A record was damaged on disk: nothing is promised of it any more.
+    /// A record was damaged on disk, or set aside: nothing is promised of it any more.
     pub fn lost(&mut self, broker: usize, record: &SpoolRecord) {
         let draft = &record.draft;
         let lane = (broker, draft.lane.queue.clone(), draft.lane.partition.clone());

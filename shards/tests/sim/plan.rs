@@ -51,6 +51,8 @@ pub struct Plan {
     pub regroups: bool,
     /// Push maintenance comes and goes.
     pub maintenance: bool,
+    /// From when on the store takes what it refused: a right that was missing.
+    pub cured: Option<Stamp>,
     /// How long a store call takes each way, in microseconds, and how long a late one.
     pub latency: (u64, u64),
     pub late_us: u64,
@@ -117,6 +119,7 @@ impl Plan {
             seeks: rng.chance(150),
             regroups: false,
             maintenance: false,
+            cured: None,
             latency: *rng.pick(&[(50, 400), (200, 2_000), (500, 8_000)]),
             late_us: *rng.pick(&[50_000, 300_000, 2_500_000]),
             producers: rng.range(1, 4) as usize,
@@ -163,6 +166,9 @@ impl Plan {
             self.faults.disk = rng.range(5, 300) as u32;
         }
         self.maintenance = rng.chance(150);
+        if self.faults.poison && rng.chance(500) {
+            self.cured = Some(Stamp(EPOCH.0 + rng.range(100_000, 6_000_000) as i64));
+        }
     }
 
     /// Whether the store becomes another one. Decided by a generator of its own.

@@ -211,6 +211,8 @@ pub struct Store {
     /// Registrations make no cursors; partitions looked at by one page of a scan.
     pub sparse: bool,
     pub look: usize,
+    /// From when on it takes what it refused.
+    pub cured: Option<Stamp>,
     pub numbers: Numbers,
 }
 
@@ -252,9 +254,14 @@ impl Store {
         self.planted == Some(bug) && rng.chance(per_mille)
     }
 
+    /// Whether poison is refused.
+    pub fn refuses(&self, now: Stamp) -> bool {
+        self.cured.is_none_or(|cured| now < cured)
+    }
+
     /// The fused push commit: compare-and-set per lane, all lanes in one step.
     pub fn append(&mut self, now: Stamp, rng: &mut Rng, append: &Append) -> Result<AppendOutcome, StoreError> {
-        if append.segments.iter().any(|segment| contains(&segment.frames, POISON)) {
+        if self.refuses(now) && append.segments.iter().any(|segment| contains(&segment.frames, POISON)) {
             return Err(StoreError::Refused("invalid byte sequence (simulated 22021)".into()));
         }
         let mut outcome = AppendOutcome { now, lanes: Vec::new(), stored: Vec::new() };

@@ -154,9 +154,9 @@ impl World {
             2_000 + if plan.faults.jumps { 300_000 } else { 0 } + if plan.drift != 0 { 60_000 } else { 0 };
         oracle.stale_us = 3 * plan.latency.1 as i64 + if plan.faults.late > 0 { plan.late_us as i64 * 2 } else { 0 };
         let keys_page = if rng.chance(250) { 12 } else { u64::MAX };
-        let (sparse, look) = (plan.sparse, plan.look);
+        let (sparse, look, cured) = (plan.sparse, plan.look, plan.cured);
         let busy = plan.faults.busy;
-        let store = Store { planted: Some(planted), busy, keys_page, sparse, look, ..Store::default() };
+        let store = Store { planted: Some(planted), busy, keys_page, sparse, look, cured, ..Store::default() };
         let shared = Shared::new(plan.queues.len());
         let mut world = World {
             rng,
@@ -428,6 +428,8 @@ impl World {
             | Event::Store { .. }
             | Event::Spooled { .. }
             | Event::Drain { .. }
+            | Event::RefusedAgain { .. }
+            | Event::RefusedGone { .. }
             | Event::SpoolFound { .. }
             | Event::SpoolRead { .. }
             | Event::Log { .. } => {}

@@ -1,16 +1,14 @@
 //! Deciding: what becomes of a record that was handed over. A refused one is tried again, and at last set aside alone.
 //! Source: operations 4.5.
 
-use super::{Files, Outside, weight};
+use super::{Files, Outside};
 use crate::spool::active::{Active, Batch};
 use crate::spool::disk::{Disk, FAILED_DIR};
 use crate::spool::format::Header;
-use queen_shards::command::{DrainVerdict, Drained, SpoolId};
+use queen_shards::command::{DrainVerdict, SpoolId};
 
 /// A record whose refusal counted so often is set aside. Source: operations 4.5.
 const REFUSALS_MAX: u32 = 5;
-/// Bytes of memory of a record that waits on disk for another try.
-const WAITS: usize = 0;
 
 /// What a record of which PostgreSQL says that it cannot be stored has met.
 #[derive(Clone, Copy)]
@@ -19,13 +17,16 @@ pub(super) struct Refusals {
     count: u32,
     /// Records that had been stored when it was refused last.
     stored: u64,
+    /// A shard keeps it for another try.
+    waits: bool,
 }
 
 impl<D: Disk, O: Outside> Files<D, O> {
-    /// A record that was handed over is decided; one that was refused is first tried again.
-    pub async fn decide(&mut self, id: SpoolId, verdict: DrainVerdict) {
-        let Some(at) = self.files.iter().position(|stored| stored.number == id.file) else { return };
-        let Some(out) = self.files[at].out.get_mut(&id.at) else { return };
+    /// A record that was handed over is decided; one that was refused stays with its shard for another try. True: it was
+    /// refused too often, and is set aside.
+    pub async fn decide(&mut self, id: SpoolId, verdict: DrainVerdict) -> bool {
+        let Some(at) = self.files.iter().position(|stored| stored.number == id.file) else { return false };
+        let Some(out) = self.files[at].out.get(&id.at) else { return false };
         let messages = out.messages;
         match verdict {
             DrainVerdict::Stored { duplicates } => {
@@ -33,9 +34,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 self.status.drained(messages, duplicates as u64);
             }
             DrainVerdict::Refused => {
-                out.bytes = WAITS;
                 if !self.is_poison(id) {
-                    return;
+                    return false;
                 }
                 self.status.poison(messages);
                 if !self.set_record_aside(at, id.at).await {
@@ -45,6 +45,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
         }
         self.settle(at, id);
         self.tidy().await;
+        verdict == DrainVerdict::Refused
     }
 
     /// Counts a refusal: whether the record is to be set aside.
@@ -56,12 +57,12 @@ impl<D: Disk, O: Outside> Files<D, O> {
     fn is_poison(&mut self, id: SpoolId) -> bool {
         let stored = self.stored;
         let oldest = self.refused.keys().next().is_none_or(|first| id <= *first);
-        let refusals = self.refused.entry(id).or_insert(Refusals { count: 0, stored });
+        let refusals = self.refused.entry(id).or_insert(Refusals { count: 0, stored, waits: true });
         if oldest || refusals.stored != stored {
             refusals.count += 1;
             self.status.drain_refused(refusals.count, REFUSALS_MAX);
         }
-        refusals.stored = stored;
+        (refusals.stored, refusals.waits) = (stored, true);
         REFUSALS_MAX <= refusals.count
     }
 
@@ -73,39 +74,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
         }
     }
 
-    /// Refused records for another try, oldest first, until `bytes` are reached. Those that a shard has are left out.
-    pub async fn try_again(&mut self, bytes: usize) -> Vec<Drained> {
-        let (mut again, mut size) = (Vec::new(), 0);
-        let refused: Vec<SpoolId> = self.refused.keys().copied().collect();
-        for id in refused {
-            if bytes <= size {
-                break;
-            }
-            let Some(at) = self.files.iter().position(|stored| stored.number == id.file) else { continue };
-            if self.files[at].out.get(&id.at).is_none_or(|out| out.bytes != WAITS) {
-                continue;
-            }
-            match self.read_again(at, id.at).await {
-                Some(record) => {
-                    let bytes = weight(&record);
-                    size += bytes;
-                    self.files[at].out.entry(id.at).and_modify(|out| out.bytes = bytes);
-                    again.push(Drained { id, record });
-                }
-                // It was read once, and cannot be any more: its file is kept.
-                None => {
-                    self.files[at].keep = true;
-                    self.settle(at, id);
-                }
-            }
-        }
-        self.tidy().await;
-        again
-    }
-
-    /// Whether records wait for another try.
-    pub fn has_refused(&self) -> bool {
-        !self.refused.is_empty()
+    /// Refused records that are to be tried again now; a shard has each of them, at its place in its partition.
+    pub fn try_again(&mut self) -> Vec<SpoolId> {
+        let waiting = self.refused.iter_mut().filter(|(_, refusals)| refusals.waits);
+        waiting.map(|(id, refusals)| (*id, refusals.waits = false).0).collect()
     }
 
     /// Writes a refused record to a file of its own under `failed/`.

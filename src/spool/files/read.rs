@@ -23,7 +23,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
         })
     }
 
-    /// Records that are with the shards or wait for another try, and bytes of memory they take.
+    /// Records that are with the shards, and bytes of memory they take.
     pub fn handed_over(&self) -> (usize, usize) {
         let out = self.files.iter().flat_map(|stored| stored.out.values());
         out.fold((0, 0), |(records, bytes), out| (records + 1, bytes + out.bytes))

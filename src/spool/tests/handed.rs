@@ -3,6 +3,7 @@
 use super::sim::SimDisk;
 use super::*;
 use crate::spool::thread::room;
+use queen_shards::command::SpoolId;
 
 fn files(disk: &SimDisk, records: &[SpoolRecord]) -> (Files<SimDisk, Still>, Arc<Status>) {
     let (mut files, status) = open(disk.clone(), MS, limits()).expect("opens");
@@ -10,8 +11,19 @@ fn files(disk: &SimDisk, records: &[SpoolRecord]) -> (Files<SimDisk, Still>, Arc
     (files, status)
 }
 
-fn refuse(files: &mut Files<SimDisk, Still>, drained: Vec<Drained>) {
-    drained.into_iter().for_each(|one| block_on(files.decide(one.id, DrainVerdict::Refused)));
+/// Those that are set aside for it.
+fn refuse(files: &mut Files<SimDisk, Still>, records: &[SpoolId]) -> usize {
+    records.iter().filter(|id| block_on(files.decide(**id, DrainVerdict::Refused))).count()
+}
+
+fn ids(drained: &[Drained]) -> Vec<SpoolId> {
+    drained.iter().map(|one| one.id).collect()
+}
+
+fn store(files: &mut Files<SimDisk, Still>, records: &[SpoolId]) {
+    for id in records {
+        assert!(!block_on(files.decide(*id, DrainVerdict::Stored { duplicates: 0 })));
+    }
 }
 
 /// Numbers of records that are handed over for another try.
@@ -53,49 +65,35 @@ fn large_records_are_handed_over_in_bounded_memory() {
 #[test]
 fn what_refuses_all_records_costs_one_at_a_time_and_what_is_mended_nothing() {
     let records = small(10);
-    let disk = SimDisk::default();
-    let (mut files, status) = files(&disk, &records);
-    let mut out = read_all(&mut files);
-    for _ in 0..5 {
-        assert_eq!(status.numbers().quarantined, 0);
-        assert_eq!(numbers(&out, &records), (0..10).collect::<Vec<_>>());
-        refuse(&mut files, out);
-        assert_eq!(files.handed_over().1, 0, "they wait on disk");
-        out = block_on(files.try_again(1 << 20));
-        assert!(block_on(files.try_again(1 << 20)).is_empty(), "a shard has them");
+    let (mut files, status) = files(&SimDisk::default(), &records);
+    let all = ids(&read_all(&mut files));
+    let mut out = all.clone();
+    for time in 1..=5 {
+        assert_eq!(out, all);
+        assert_eq!(refuse(&mut files, &out), (time == 5) as usize);
+        assert_eq!(files.handed_over().0, 10 - (time == 5) as usize, "they stay with their shards");
+        out = files.try_again();
+        assert!(files.try_again().is_empty(), "they are being tried");
     }
     assert_eq!(status.numbers().quarantined, 1);
-    assert_eq!(numbers(&out, &records), (1..10).collect::<Vec<_>>());
-    decide_all(&mut files, out);
-    assert!(!files.has_refused());
+    assert_eq!(out, all[1..]);
+    store(&mut files, &out);
+    assert!(files.try_again().is_empty());
     assert_eq!((status.numbers().quarantined, status.numbers().pending), (1, 0));
 }
 
 #[test]
 fn records_that_are_refused_while_others_are_stored_are_set_aside_together() {
-    let records = small(20);
-    let disk = SimDisk::default();
-    let (mut files, status) = files(&disk, &records);
-    let mut good: Vec<Drained> = read_all(&mut files);
+    let (mut files, status) = files(&SimDisk::default(), &small(20));
+    let mut good = ids(&read_all(&mut files));
     let mut bad = good.split_off(10);
+    let mut aside = 0;
     for _ in 0..6 {
-        decide_all(&mut files, good.pop().into_iter().collect());
-        refuse(&mut files, bad);
-        bad = block_on(files.try_again(1 << 20));
+        store(&mut files, &good.pop().into_iter().collect::<Vec<_>>());
+        aside += refuse(&mut files, &bad);
+        bad = files.try_again();
     }
-    assert!(bad.is_empty() && !files.has_refused());
-    decide_all(&mut files, good);
+    assert!(bad.is_empty() && aside == 10);
+    store(&mut files, &good);
     assert_eq!((status.numbers().quarantined, status.numbers().pending), (10, 0));
-}
-
-#[test]
-fn another_try_is_bounded_in_bytes() {
-    let records = small(9);
-    let disk = SimDisk::default();
-    let (mut files, _) = files(&disk, &records);
-    let out = read_all(&mut files);
-    refuse(&mut files, out);
-    let one = block_on(files.try_again(1));
-    assert_eq!(numbers(&one, &records), [0]);
-    assert_eq!(numbers(&block_on(files.try_again(1 << 20)), &records), (1..9).collect::<Vec<_>>());
 }
