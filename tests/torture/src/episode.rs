@@ -73,7 +73,7 @@ const CONSUMERS: [Job; 10] = [
     Job { batch_max: 1, ..Job::new(Part::Short, "a") },
     Job::new(Part::Delayed, "a"),
     Job::new(Part::Sealed, "a"),
-    Job { auto_ack: true, ..Job::new(Part::Auto, "auto") },
+    Job { auto_ack: true, batch_max: 200, ..Job::new(Part::Auto, "auto") },
     Job { batch_max: 5, pause: Duration::from_millis(3500), ..Job::new(Part::Old, "lag") },
 ];
 const MOVERS: u16 = 2;
@@ -135,7 +135,7 @@ fn judge(history: &History, script: &Script) -> Outcome {
     }
     Outcome {
         violations,
-        missing: coverage::missing(&counts, history, &script.faults),
+        missing: coverage::missing(&counts, &history.plan, &script.faults),
         counts,
         waits: Waits::of(history, &View::of(history)),
         strikes: strikes(history),
@@ -246,7 +246,7 @@ fn hands(script: &Script, brokers: usize) -> Vec<Vec<Fault>> {
 fn is_covered(recorder: &Recorder, plan: &Plan, faults: &[Fault]) -> bool {
     std::thread::sleep(LOOK_PAUSE);
     let so_far = recorder.so_far(plan);
-    coverage::missing(&coverage::count(&so_far), &so_far, faults).is_empty()
+    coverage::missing(&coverage::count(&so_far), plan, faults).is_empty()
 }
 
 /// Waits until every group has everything; `limit`: as long as nothing gets less.

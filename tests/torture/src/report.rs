@@ -160,7 +160,7 @@ impl Report {
         );
         for (name, times, goal) in [
             ("F1: start of a broker to its first 200, nothing else wrong", &self.restarts, Some((0.99, 1500))),
-            ("F1: the same, other faults meanwhile", &self.restarts_beside, None),
+            ("F1: the same to its first answer, other faults meanwhile", &self.restarts_beside, None),
             ("F1: kill of a broker to a push it accepts, nothing else wrong", &self.waits.killed, Some((1.0, 3000))),
             (
                 "F13: a push on one broker to the answer of a pop that waits on the other",
@@ -168,7 +168,12 @@ impl Report {
                 Some((0.99, 1000)),
             ),
             ("F16: SIGTERM to the end of the process", &self.terms, Some((1.0, 5000))),
-            ("F17: a request during a rolling restart", &self.waits.rolling, Some((1.0, 3000))),
+            (
+                "F17: a request during a rolling restart, nothing else wrong with its broker",
+                &self.waits.rolling,
+                Some((1.0, 3000)),
+            ),
+            ("F17: the same, other faults meanwhile", &self.waits.rolling_beside, None),
             ("probes after the heal", &self.probes, None),
         ] {
             let mut times = times.clone();

@@ -44,7 +44,7 @@ pub struct Findings {
     pub crashes: Vec<String>,
     /// From the start of a broker to its first 200, while nothing else was wrong.
     pub restarts: Vec<Duration>,
-    /// The same, with other faults meanwhile.
+    /// The same to its first answer, with other faults meanwhile.
     pub restarts_beside: Vec<Duration>,
     /// From SIGTERM to the end of the process, where nothing else was done to it.
     pub terms: Vec<Duration>,
