@@ -119,9 +119,8 @@ fn episode(
     let name = format!("episode {n}");
     let script = script(options, turn, report.seed.wrapping_add(n), &report.counts);
     let history = world.dir().join(format!("history-{n}.jsonl"));
-    let began = Instant::now();
     let outcome = episode::run(world, &script, &format!("t{:x}e{n}", report.seed), Some(&history));
-    say(&line(&name, turn, began.elapsed(), &outcome));
+    say(&line(&name, turn, &outcome));
     let broken = outcome.broken.is_some();
     if (broken || !outcome.violations.is_empty()) && report.kept < KEPT_MAX {
         report.kept += 1;
@@ -161,7 +160,7 @@ fn script(options: &Options, turn: &Turn, seed: u64, so_far: &Counts) -> Script 
     }
 }
 
-fn line(name: &str, turn: &Turn, took: Duration, outcome: &episode::Outcome) -> String {
+fn line(name: &str, turn: &Turn, outcome: &episode::Outcome) -> String {
     let count = |name: &str| outcome.counts.get(name).copied().unwrap_or(0);
     let faults: u64 = outcome.counts.iter().filter(|(name, _)| name.starts_with("fault:")).map(|(_, n)| n).sum();
     let pace = match turn.pace {
@@ -169,9 +168,9 @@ fn line(name: &str, turn: &Turn, took: Duration, outcome: &episode::Outcome) -> 
         Pace::Plain => "plain",
         Pace::Storm => "storm",
     };
-    let (load, took) = (turn.load.as_secs(), took.as_secs());
     let mut text = format!(
-        "{name}, {pace}, {load} s of load in {took}: {} queued, {} delivered, {} unknown, {faults} faults, {} violations",
+        "{name}, {pace}, {}: {} queued, {} delivered, {} unknown, {faults} faults, {} violations",
+        outcome.spent.text(),
         count("pushes queued"),
         count("deliveries"),
         count("outcomes unknown"),

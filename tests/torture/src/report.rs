@@ -2,6 +2,7 @@
 
 use crate::check::Violation;
 use crate::coverage::{self, Counts};
+use crate::episode::Spent;
 use crate::faults::Family;
 use crate::goals;
 use crate::history::{Answer, Call, End, History, Micros};
@@ -31,6 +32,7 @@ pub struct Report {
     pub strikes: Vec<Strike>,
     pub outages: Outages,
     pub probes: Vec<Duration>,
+    pub spent: Spent,
     pub broken: Vec<(String, String)>,
     /// Histories of red episodes that were kept.
     pub kept: usize,
@@ -95,9 +97,10 @@ impl Report {
         );
         let _ = writeln!(
             out,
-            "{} episodes in {:.1} minutes, faults {}. {} violations.\n",
+            "{} episodes in {:.1} minutes ({}), faults {}. {} violations.\n",
             self.episodes,
             self.elapsed.as_secs_f64() / 60.0,
+            self.spent.text(),
             if families.is_empty() { "none".into() } else { families.join(" ") },
             self.violations.len()
         );
@@ -209,6 +212,7 @@ impl Report {
         self.strikes.extend(outcome.strikes);
         self.outages.add(outcome.outages);
         self.probes.extend(outcome.probes);
+        self.spent.add(outcome.spent);
         self.broken.extend(outcome.broken.map(|why| (episode.to_owned(), why)));
     }
 }

@@ -158,7 +158,7 @@ impl<'a> Nemesis<'a> {
     fn strike(&mut self, fault: Fault) -> Result<u64, String> {
         let (at, held) = self.side(fault);
         let side = &self.world.sides[at];
-        let met = self.meets_traffic(at);
+        let met = self.meets_traffic(fault, at);
         let recorder: &Recorder = self.shared.recorder;
         let op = recorder.invoke(NEMESIS, at as u8, Call::Fault { kind: fault.name().into() });
         self.docket.begin();
@@ -177,11 +177,13 @@ impl<'a> Nemesis<'a> {
 
     /// Whether a push was accepted since this hand struck this broker last; waits for one. Every second time it waits for
     /// one that was `queued`, if that does not take long: a spool is drained first, and kills that meet nothing but spooling
-    /// brokers would prove little.
-    fn meets_traffic(&mut self, at: usize) -> bool {
+    /// brokers would prove little. The hand that hurts single brokers always does: beside another one a broker needs about a
+    /// second to join it, and would otherwise be dead before it has a database, again and again.
+    fn meets_traffic(&mut self, fault: Fault, at: usize) -> bool {
         let (accepted, queued) = self.seen[at];
         let shared = self.shared;
-        if self.rng.percent(50) {
+        let is_patient = 1 < self.world.sides.len() && fault.is_of_one_process();
+        if is_patient || self.rng.percent(50) {
             self.comes(CALM_LIMIT, || queued < shared.queued(at));
         }
         self.comes(TRAFFIC_LIMIT, || accepted < shared.accepted(at))
@@ -241,6 +243,8 @@ impl<'a> Nemesis<'a> {
             Fault::StrobeBrokerClocks => self.strobe(Whose::Brokers),
             Fault::JumpDatabaseClock => self.jump_database(),
             Fault::StrobeDatabaseClock => self.strobe(Whose::Database),
+            Fault::StopBrokerClocks => self.stop(Whose::Brokers),
+            Fault::StopDatabaseClock => self.stop(Whose::Database),
             Fault::CutOffDatabase => {
                 let links: Vec<_> = self.world.sides.iter().map(|side| &side.database).collect();
                 Ok(self.cut_off(&links))
