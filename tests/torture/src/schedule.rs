@@ -10,10 +10,10 @@ use std::time::Duration;
 const PLAIN_EVERY: usize = 4;
 /// Which of them: the second one, so that a half with two episodes has both.
 const PLAIN_AT: usize = 1;
-/// A plain episode has this share of a storm's load: it is there for what it meets, not for how often it strikes.
-const PLAIN_SHARE: u32 = 2;
-/// Between two loads: a drain, a reading back, a verdict. As measured on two cores.
-const BETWEEN: Duration = Duration::from_secs(25);
+/// A plain episode has a third of a storm's load: it is there for what it meets, not for how often it strikes.
+const PLAIN_SHARE: u32 = 3;
+/// Between two loads: a drain, a reading back, a verdict, on two quiet cores.
+const BETWEEN: Duration = Duration::from_secs(20);
 
 /// One episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -76,7 +76,8 @@ impl Nemesis<'_> {
     pub(super) fn stop(&mut self, whose: Whose) -> Result<u64, String> {
         let secs = self.difference(whose)?;
         self.clocks()?.stop(whose, secs).map_err(|e| e.to_string())?;
-        self.wait(SEEN);
+        // Whole seconds are compared by who looks: it may take twice as long.
+        self.wait(SEEN * 2);
         let before = self.seconds(whose);
         let pause = self.between(SEEN.as_millis() as u64, STOPPED_MAX.as_millis() as u64);
         self.wait(pause);

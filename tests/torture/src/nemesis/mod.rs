@@ -36,6 +36,8 @@ const OUTAGE: Duration = Duration::from_millis(2500);
 const TRAFFIC_LIMIT: Duration = Duration::from_secs(5);
 /// How long it waits for a broker to have drained.
 const CALM_LIMIT: Duration = Duration::from_secs(2);
+/// ... where that has to join another one first.
+const JOINED_LIMIT: Duration = Duration::from_secs(4);
 const TRAFFIC_PAUSE: Duration = Duration::from_millis(2);
 
 /// What went wrong outside the history.
@@ -140,7 +142,8 @@ impl<'a> Nemesis<'a> {
         Duration::from_millis(self.rng.range(low, high))
     }
 
-    /// A broker to strike at, rather one that no other hand hurts; and the lock of its process, where that is hurt.
+    /// A broker to strike at, rather one that no other hand hurts, and that has stored something since this hand struck it
+    /// last; and the lock of its process, where that is hurt.
     fn side(&mut self, fault: Fault) -> (usize, Option<MutexGuard<'a, ()>>) {
         let sides = &self.world.sides;
         let first = self.rng.range(0, sides.len() as u64) as usize;
@@ -148,8 +151,9 @@ impl<'a> Nemesis<'a> {
         if fault.is_of_the_wire() || fault == Fault::RollingRestart {
             return (first, None);
         }
-        let mut all = (0..sides.len()).map(|n| (first + n) % sides.len());
-        let free = all.find_map(|at| Some((at, sides[at].hand.try_lock().ok()?)));
+        let mut all: Vec<usize> = (0..sides.len()).map(|n| (first + n) % sides.len()).collect();
+        all.sort_by_key(|at| self.shared.queued(*at) <= self.seen[*at].1);
+        let free = all.into_iter().find_map(|at| Some((at, sides[at].hand.try_lock().ok()?)));
         let (at, held) = free.unwrap_or_else(|| (first, hold(&sides[first])));
         (at, Some(held))
     }
@@ -184,7 +188,8 @@ impl<'a> Nemesis<'a> {
         let shared = self.shared;
         let is_patient = 1 < self.world.sides.len() && fault.is_of_one_process();
         if is_patient || self.rng.percent(50) {
-            self.comes(CALM_LIMIT, || queued < shared.queued(at));
+            let limit = if is_patient { JOINED_LIMIT } else { CALM_LIMIT };
+            self.comes(limit, || queued < shared.queued(at));
         }
         self.comes(TRAFFIC_LIMIT, || accepted < shared.accepted(at))
     }
