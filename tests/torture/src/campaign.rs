@@ -92,14 +92,14 @@ fn phase(
     }
     // A number of episodes is what runs, whatever they meet.
     let more = if options.episodes.is_none() { MORE_MAX } else { 0 };
-    for n in 0..more {
+    let faults = of_families(&options.families, brokers);
+    for _ in 0..more {
         let missing = missing(options, brokers, is_last, &report.counts);
         if missing.is_empty() {
             break;
         }
         say(&format!("one more episode for {}", missing.join(", ")));
-        // First of the kind that was due, then of the other one.
-        let turn = schedule::turn(brokers, options.pace, options.load, n + 1);
+        let turn = schedule::more(brokers, options.pace, options.load, &missing, &faults);
         if episode(options, world, &turn, report, say)? {
             return Ok(true);
         }

@@ -3,6 +3,8 @@
 //! Holds: each half of a storm has episodes in which each counter of coverage can rise, so that no campaign of a quarter
 //! of an hour or more is not valid by its plan alone. Knows no clock: an episode that takes longer makes the run longer.
 
+use crate::coverage::can_rise;
+use crate::faults::Fault;
 use crate::nemesis::Pace;
 use std::time::Duration;
 
@@ -31,6 +33,16 @@ pub fn turn(brokers: u8, pace: Pace, load: Duration, n: usize) -> Turn {
     }
 }
 
+/// One episode beyond the schedule for counters that have not risen: a storm, unless one of them can rise in a plain one
+/// only.
+pub fn more(brokers: u8, pace: Pace, load: Duration, missing: &[String], faults: &[Fault]) -> Turn {
+    let [storm, plain] = [0, PLAIN_AT].map(|n| turn(brokers, pace, load, n));
+    match missing.iter().any(|name| !can_rise(name, &storm, faults) && can_rise(name, &plain, faults)) {
+        true => plain,
+        false => storm,
+    }
+}
+
 /// The episodes of a phase: so many, or as many as begin within the time.
 pub fn turns(brokers: u8, pace: Pace, load: Duration, time: Duration, episodes: Option<u64>) -> Vec<Turn> {
     let mut all = Vec::new();
@@ -47,10 +59,10 @@ pub fn turns(brokers: u8, pace: Pace, load: Duration, time: Duration, episodes: 
 mod tests {
     use super::*;
     use crate::args::{Action, parse};
-    use crate::coverage::{can_rise, required};
+    use crate::coverage::required;
     use crate::faults::of_families;
 
-    fn campaign(minutes: u64) -> Vec<(Vec<Turn>, Vec<crate::faults::Fault>)> {
+    fn campaign(minutes: u64) -> Vec<(Vec<Turn>, Vec<Fault>)> {
         let words = ["campaign".into(), "--minutes".into(), minutes.to_string()];
         let Ok(Action::Campaign(options)) = parse(&words) else { panic!("a campaign") };
         let phase = |(brokers, time)| {
@@ -89,6 +101,15 @@ mod tests {
                 assert!(all * 4 <= storms * 5, "{minutes}: {storms:?} of {all:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_missing_decides_what_one_more_episode_is() {
+        let faults = of_families(&crate::faults::Family::ALL, 2);
+        let more = |missing: &str| more(2, Pace::Storm, Duration::from_secs(9), &[missing.to_owned()], &faults).pace;
+        assert_eq!(more("wake-ups across brokers"), Pace::Plain);
+        assert_eq!(more("fault:crash-at-spool-synced: 19 of 20"), Pace::Storm);
+        assert_eq!(more("transactions rolled back"), Pace::Storm);
     }
 
     #[test]
