@@ -181,14 +181,14 @@ impl<'a> Nemesis<'a> {
 
     /// Whether a push was accepted since this hand struck this broker last; waits for one. Every second time it waits for
     /// one that was `queued`, if that does not take long: a spool is drained first, and kills that meet nothing but spooling
-    /// brokers would prove little. The hand that hurts single brokers always does: beside another one a broker needs about a
+    /// brokers would prove little. The hand that hurts single brokers mostly does: beside another one a broker needs about a
     /// second to join it, and would otherwise be dead before it has a database, again and again.
     fn meets_traffic(&mut self, fault: Fault, at: usize) -> bool {
         let (accepted, queued) = self.seen[at];
         let shared = self.shared;
-        let is_patient = 1 < self.world.sides.len() && fault.is_of_one_process();
-        if is_patient || self.rng.percent(50) {
-            let limit = if is_patient { JOINED_LIMIT } else { CALM_LIMIT };
+        let joins = 1 < self.world.sides.len() && fault.is_of_one_process();
+        let (share, limit) = if joins { (80, JOINED_LIMIT) } else { (50, CALM_LIMIT) };
+        if self.rng.percent(share) {
             self.comes(limit, || queued < shared.queued(at));
         }
         self.comes(TRAFFIC_LIMIT, || accepted < shared.accepted(at))
