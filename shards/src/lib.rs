@@ -38,6 +38,7 @@ mod follow;
 mod gone;
 mod idle;
 mod lane;
+mod leap;
 mod moves;
 mod other_store;
 mod prepare;

@@ -59,6 +59,9 @@ pub const ANSWERED_US: u64 = 1_000_000;
 pub const DRAFT_WAIT_US: u64 = 5_000_000;
 /// A partition that was looked up and does not exist is believed absent for so long (pushes of this broker end it).
 pub const ABSENT_US: u64 = 1_000_000;
+/// PostgreSQL's clock is looked at as set, or this machine as having slept, where a reading is so far ahead of what was
+/// known: more than an answer takes, by which a reading may be late, and less than the 5 s that nothing may stall for.
+pub const LEAP_US: i64 = 1_000_000;
 /// Parked pops are looked at again so often. Source: data plane 4.5, operations 7.1.
 pub const RECHECK_US: u64 = 1_000_000;
 /// Names in the table of absent partitions; past it the table starts anew.

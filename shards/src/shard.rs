@@ -92,7 +92,9 @@ pub struct Shard {
     pub(crate) freeing: Option<(Ref, Ref)>,
     pub(crate) bundles: Bundles,
     pub(crate) commits: u64,
-    timers: BinaryHeap<Reverse<(Micros, Timer)>>,
+    pub(crate) timers: BinaryHeap<Reverse<(Micros, Timer)>>,
+    /// By how much PostgreSQL's clock is further than it was known to be, since the last look.
+    pub(crate) leapt_us: u64,
     pub(crate) watches: Watches,
     pub(crate) absent: HashMap<u64, Micros>,
     /// See [`Timer::Meet`].
@@ -143,6 +145,7 @@ impl Shard {
             bundles: Bundles::default(),
             commits: 0,
             timers: BinaryHeap::new(),
+            leapt_us: 0,
             watches: Watches::default(),
             absent: HashMap::new(),
             unmet: Vec::new(),
@@ -181,6 +184,7 @@ impl Shard {
                 Event::Log { lanes, freed, changed, lost } => self.hear_log(lanes, freed, changed, lost),
             }
         }
+        self.follow_leap();
         self.fire_timers();
         self.send_provision();
         self.close_lanes();
@@ -224,12 +228,20 @@ impl Shard {
     // ---- clock and timers
 
     pub(crate) fn set_clock(&mut self, now: Stamp, at: Micros) {
-        self.clock = Some((now, at));
+        self.know_clock((now, at));
     }
 
     /// PostgreSQL's clock said `stamp` in an answer to what was asked at `asked`.
     pub(crate) fn read_clock(&mut self, stamp: Stamp, asked: Micros) {
-        self.clock = Some(crate::command::reading(self.clock, stamp, asked, self.now));
+        self.know_clock(crate::command::reading(self.clock, stamp, asked, self.now));
+    }
+
+    fn know_clock(&mut self, reading: (Stamp, Micros)) {
+        let known = self.clock.map(|_| self.stamp());
+        self.clock = Some(reading);
+        if let Some(known) = known {
+            self.clock_moved(known);
+        }
     }
 
     /// A lower bound of PostgreSQL's clock: its last reading and the time since the receipt.
@@ -256,14 +268,7 @@ impl Shard {
             }
             self.timers.pop();
             match timer {
-                Timer::Offer { lane, group } => {
-                    if let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) {
-                        if cursor.timer == Some(at) {
-                            cursor.timer = None;
-                        }
-                        self.offer(lane, group);
-                    }
-                }
+                Timer::Offer { lane, group } => self.offer_due(at, lane, group),
                 Timer::Close { lane } => self.prepare(lane),
                 Timer::Reread { lane } => self.reread(lane),
                 Timer::Moves => self.rested(),
@@ -306,6 +311,16 @@ impl Shard {
                 self.wake_group(group_ref);
                 self.wake_pinned(lane_ref, group_ref);
             }
+        }
+    }
+
+    /// [`Shard::offer`] at the moment that it was armed for.
+    pub(crate) fn offer_due(&mut self, at: Micros, lane: Ref, group: Ref) {
+        if let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) {
+            if cursor.timer == Some(at) {
+                cursor.timer = None;
+            }
+            self.offer(lane, group);
         }
     }
 

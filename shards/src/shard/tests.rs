@@ -1,7 +1,9 @@
 use crate::command::{Codec, Command, Draft, Event, Pop, PopFrom, QUEUE_MODE, Start, Watch};
-use crate::effect::{AppendOutcome, Call, Effect, GroupRow, LaneOutcome, LaneRow, Options, QueueRow, Reply};
+use crate::effect::{
+    AppendOutcome, Call, CursorRow, Effect, GroupRow, LaneOutcome, LaneRow, Options, QueueRow, Reply, ScanRow,
+};
 use crate::frames::{FrameHead, FrameWriter};
-use crate::ids::{GroupId, Micros, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
+use crate::ids::{GroupId, LeaseId, Micros, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
 use crate::lease_id::LeaseSeed;
 use crate::limits::{LANE_IDLE_US, RECHECK_US, ShardConfig};
 use crate::place::LaneKey;
@@ -183,4 +185,63 @@ fn a_late_answer_does_not_put_acceptance_back() {
         _ => None,
     });
     assert_eq!(accepted, Some(Stamp(after as i64)));
+}
+
+/// Another broker's lease is met while PostgreSQL's clock is five minutes back: it seems to last five minutes longer. When
+/// the clock is right again, a poll that is parked, or one that comes, does not wait for them.
+#[test]
+fn a_lease_that_the_clock_has_leapt_over_holds_nobody_up() {
+    const BACK_US: i64 = 300_000_000;
+    const LEASE_US: i64 = 2_000_000;
+    let of_queue = PopFrom::Queue { tenant: TenantId::DEFAULT, queue: "q".into() };
+    let mut shard = Shard::new(ShardConfig::default());
+    let row = CursorRow {
+        version: 1,
+        committed: Offset(-1),
+        lease: LeaseId(1 << 64),
+        lease_left_us: BACK_US + LEASE_US,
+        batch_end: Some(Offset(0)),
+        conflating: false,
+        retry_count: 0,
+        attempt_start: None,
+        attempt_count: 0,
+    };
+    let scanned = |now: Stamp| {
+        let (last_offset, log_start) = (Offset(1), Offset(0));
+        let (partition, name) = (PartitionId(4096), "p".into());
+        let row = ScanRow { partition, name, last_offset, log_start, last_created_at: now, cursor: Some(row) };
+        Reply::Scanned { rows: vec![row], next: None, now }
+    };
+    let clock = |us: i64, at: u64| Event::Clock { now: Stamp(START as i64 + us), at: Micros(at) };
+    let mut events = vec![clock(0, START), clock(-BACK_US, START), command(Slot(1), Command::Pop(pop(&of_queue)))];
+    let (mut now, mut told) = (START, Vec::new());
+    let mut turn = |now: u64, events: &mut Vec<Event>| {
+        let mut effects = Vec::new();
+        shard.turn(Micros(now), events, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Wake { slot } | Effect::Reply { slot, .. } => told.push(slot),
+                Effect::Call { call, ask: Call::Scan { .. } } => {
+                    let stamp = Stamp(now as i64 - BACK_US);
+                    events.push(Event::Returned { call, result: Ok(scanned(stamp)) });
+                }
+                Effect::Call { call, ask } => {
+                    events.push(Event::Returned { call, result: Ok(answer(&ask, Stamp(now as i64 - BACK_US))) });
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        told.clone()
+    };
+    while !events.is_empty() {
+        turn(now, &mut events);
+    }
+    let watch = Command::Watch(Watch { from: of_queue.clone(), group: QUEUE_MODE.into(), start: Start::All });
+    assert_eq!(turn(now, &mut vec![command(Slot(2), watch)]), [Slot(1)], "leased: nothing for the pop");
+    // The clock is right again while the lease lasts ...
+    now += LEASE_US as u64 / 2;
+    assert_eq!(turn(now, &mut vec![clock(LEASE_US / 2, now)]), [Slot(1)], "the lease is not over");
+    // ... and it ends when it ends.
+    now += LEASE_US as u64 / 2;
+    assert_eq!(turn(now, &mut Vec::new()), [Slot(1), Slot(2)]);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const HELP: &str = "\
 queen-torture: faults against a broker under load, everything written down and judged
 
-  queen-torture [OPTIONS]               runs episodes until the time is over
+  queen-torture [OPTIONS]               runs as many episodes as begin within the time
   queen-torture check HISTORY           judges a history that a red run left
   queen-torture campaign [OPTIONS]      the same with all faults, recorded under tests/torture/results
   queen-torture planted [OPTIONS]       builds the broker with planted bugs and shows that each is found

@@ -1,12 +1,13 @@
-//! A run: episodes one after another in one world, until the time or the count is over.
+//! A run: the episodes of its schedule one after another, each half in a world of its own, and some more while a counter
+//! that must rise has not.
 
 use crate::args::Options;
 use crate::coverage::{self, Counts};
 use crate::episode::{self, Script};
 use crate::faults::{Family, Fault, of_families};
-use crate::history::History;
 use crate::nemesis::Pace;
 use crate::report::Report;
+use crate::schedule::{self, Turn};
 use crate::world::{Setup, World};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,8 +17,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Runs of this process so far: each has a directory of its own.
 static RUNS: AtomicU32 = AtomicU32::new(0);
-/// Of the episodes of a storm each so manieth is plain: there brokers come to rest, and polls wait.
-const PLAIN_EVERY: u64 = 4;
+/// Episodes beyond its schedule that a half of a run gets for what it has not met.
+const MORE_MAX: usize = 2;
 /// Histories of red episodes that are kept.
 const KEPT_MAX: usize = 20;
 
@@ -37,22 +38,30 @@ pub fn run(options: &Options, binary: &Path, command: String, mut say: impl FnMu
         ..Report::default()
     };
     let began = Instant::now();
-    for (brokers, time) in phases {
+    for (n, (brokers, time)) in phases.iter().copied().enumerate() {
         let dir = dir.join(format!("with-{brokers}"));
         let mut world = World::start(&dir, &setup(options, binary, brokers))?;
         say(&format!("seed {seed}, {brokers} broker(s), everything lives under {}", dir.display()));
-        if phase(options, &mut world, time, &mut report, &mut say)? {
+        let is_last = n + 1 == phases.len();
+        if phase(options, &mut world, time, is_last, &mut report, &mut say)? {
             break;
         }
     }
     let _ = std::fs::remove_dir(&dir);
     report.elapsed = began.elapsed();
-    let brokers = report.brokers.iter().copied().max().unwrap_or(1);
-    let empty = History { plan: crate::work::plan(0, brokers, "t", 0), ..History::default() };
-    let faults = of_families(&options.families, brokers);
-    report.missing = coverage::missing(&report.counts, &empty, &faults);
-    report.missing.extend(coverage::windows_below(options.window_goal, &report.counts, &faults));
+    let brokers = phases.iter().map(|(brokers, _)| *brokers).max().unwrap_or(1);
+    report.missing = missing(options, brokers, true, &report.counts);
     Ok(report)
+}
+
+/// What was to be met by now and was not. `is_last`: no other half comes after this one.
+fn missing(options: &Options, brokers: u8, is_last: bool, counts: &Counts) -> Vec<String> {
+    let faults = of_families(&options.families, brokers);
+    let mut missing = coverage::missing(counts, &crate::work::plan(0, brokers, "t", 0), &faults);
+    if is_last {
+        missing.extend(coverage::windows_below(options.window_goal, counts, &faults));
+    }
+    missing
 }
 
 fn setup(options: &Options, binary: &Path, brokers: u8) -> Setup {
@@ -65,38 +74,65 @@ fn setup(options: &Options, binary: &Path, brokers: u8) -> Setup {
     }
 }
 
-/// Episodes in one world until the time or their number is over. True: the rig could not go on.
+/// The scheduled episodes of one world, and a few more if something is missing. True: the rig could not go on.
 fn phase(
     options: &Options,
     world: &mut World,
     time: Duration,
+    is_last: bool,
     report: &mut Report,
     say: &mut impl FnMut(&str),
 ) -> io::Result<bool> {
-    let (began, first) = (Instant::now(), report.episodes);
-    while options.episodes.map_or(began.elapsed() < time, |most| report.episodes - first < most) {
-        let n = report.episodes;
-        let name = format!("episode {n}");
-        let pace = if n % PLAIN_EVERY == PLAIN_EVERY - 1 { Pace::Plain } else { options.pace };
-        let seed = report.seed.wrapping_add(n);
-        let script = Script { pace, ..script(options, world.sides.len() as u8, seed, &report.counts) };
-        let history = world.dir().join(format!("history-{n}.jsonl"));
-        let outcome = episode::run(world, &script, &format!("t{:x}e{n}", report.seed), Some(&history));
-        say(&line(&name, &outcome));
-        let broken = outcome.broken.is_some();
-        if (broken || !outcome.violations.is_empty()) && report.kept < KEPT_MAX {
-            report.kept += 1;
-            keep(&history, options.record.as_deref(), world, n)?;
-        } else if !options.keep {
-            let _ = std::fs::remove_file(&history);
+    let brokers = world.sides.len() as u8;
+    let scheduled = schedule::turns(brokers, options.pace, options.load, time, options.episodes);
+    for turn in &scheduled {
+        if episode(options, world, turn, report, say)? {
+            return Ok(true);
         }
-        report.take(&name, outcome);
-        if broken {
-            world.keep();
+    }
+    // A number of episodes is what runs, whatever they meet.
+    let more = if options.episodes.is_none() { MORE_MAX } else { 0 };
+    let faults = of_families(&options.families, brokers);
+    for _ in 0..more {
+        let missing = missing(options, brokers, is_last, &report.counts);
+        if missing.is_empty() {
+            break;
+        }
+        say(&format!("one more episode for {}", missing.join(", ")));
+        let turn = schedule::more(brokers, options.pace, options.load, &missing, &faults);
+        if episode(options, world, &turn, report, say)? {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// One episode, told and kept. True: the rig could not go on.
+fn episode(
+    options: &Options,
+    world: &mut World,
+    turn: &Turn,
+    report: &mut Report,
+    say: &mut impl FnMut(&str),
+) -> io::Result<bool> {
+    let n = report.episodes;
+    let name = format!("episode {n}");
+    let script = script(options, turn, report.seed.wrapping_add(n), &report.counts);
+    let history = world.dir().join(format!("history-{n}.jsonl"));
+    let outcome = episode::run(world, &script, &format!("t{:x}e{n}", report.seed), Some(&history));
+    say(&line(&name, turn, &outcome));
+    let broken = outcome.broken.is_some();
+    if (broken || !outcome.violations.is_empty()) && report.kept < KEPT_MAX {
+        report.kept += 1;
+        keep(&history, options.record.as_deref(), world, n)?;
+    } else if !options.keep {
+        let _ = std::fs::remove_file(&history);
+    }
+    report.take(&name, outcome);
+    if broken {
+        world.keep();
+    }
+    Ok(broken)
 }
 
 /// Where a campaign is recorded: `<date>-<machine>-<commit>` beside the others.
@@ -108,14 +144,14 @@ pub fn place(options: &Options) -> io::Result<PathBuf> {
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(format!("{date}-{machine}-{}", commit())))
 }
 
-fn script(options: &Options, brokers: u8, seed: u64, so_far: &Counts) -> Script {
+fn script(options: &Options, turn: &Turn, seed: u64, so_far: &Counts) -> Script {
     Script {
         seed,
-        load: options.load,
-        load_max: options.load,
-        faults: of_families(&options.families, brokers),
+        load: turn.load,
+        load_max: turn.load,
+        faults: of_families(&options.families, turn.brokers),
         once: false,
-        pace: options.pace,
+        pace: turn.pace,
         so_far: so_far.clone(),
         producers: options.producers,
         pause: options.pause,
@@ -124,11 +160,17 @@ fn script(options: &Options, brokers: u8, seed: u64, so_far: &Counts) -> Script 
     }
 }
 
-fn line(name: &str, outcome: &episode::Outcome) -> String {
+fn line(name: &str, turn: &Turn, outcome: &episode::Outcome) -> String {
     let count = |name: &str| outcome.counts.get(name).copied().unwrap_or(0);
     let faults: u64 = outcome.counts.iter().filter(|(name, _)| name.starts_with("fault:")).map(|(_, n)| n).sum();
+    let pace = match turn.pace {
+        Pace::Mild => "mild",
+        Pace::Plain => "plain",
+        Pace::Storm => "storm",
+    };
     let mut text = format!(
-        "{name}: {} queued, {} delivered, {} unknown, {faults} faults, {} violations",
+        "{name}, {pace}, {}: {} queued, {} delivered, {} unknown, {faults} faults, {} violations",
+        outcome.spent.text(),
         count("pushes queued"),
         count("deliveries"),
         count("outcomes unknown"),

@@ -2,7 +2,9 @@
 
 use crate::check::view::{Said, View};
 use crate::faults::Fault;
-use crate::history::{Answer, Call, End, History, Word};
+use crate::history::{Answer, Call, End, History, Plan, Word};
+use crate::nemesis::Pace;
+use crate::schedule::Turn;
 use crate::waits::across;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -35,7 +37,11 @@ pub const FAULTED: [&str; 2] = ["outcomes unknown", "clients that left a poll"];
 pub const SPOOLED: [&str; 2] = ["items buffered", "buffered-to-queued changes in a partition"];
 
 /// Only with two brokers.
-pub const TWO_BROKERS: [&str; 2] = ["deliveries through the other broker", "wake-ups across brokers"];
+pub const TWO_BROKERS: [&str; 2] = ["deliveries through the other broker", WAKE_UPS];
+
+/// Pops that had waited on one broker since before the push, on the other, that they were answered with. In a storm all
+/// polls find a backlog: this needs brokers that come to rest.
+const WAKE_UPS: &str = "wake-ups across brokers";
 
 /// Only where retention is part of the run.
 pub const RETAINED: [&str; 1] = ["retention passing a lagging cursor"];
@@ -65,7 +71,7 @@ pub fn count(history: &History) -> Counts {
             _ => {}
         }
     }
-    add("wake-ups across brokers", across(&view).len() as u64);
+    add(WAKE_UPS, across(&view).len() as u64);
     let mut pushed_by: BTreeMap<(&str, &str, &str), u8> = BTreeMap::new();
     for (&(queue, partition), lane) in &view.lanes {
         let retained = view.queue(queue).is_some_and(|plan| plan.retention_secs > 0);
@@ -135,26 +141,38 @@ pub fn count(history: &History) -> Counts {
     counts
 }
 
+/// Counters that must be above 0 after a run with so many brokers, these faults, and queues of these kinds.
+pub fn required(brokers: u8, faults: &[Fault], encrypted: bool, retained: bool) -> Vec<String> {
+    let kinds: [(bool, &[&str]); 6] = [
+        (true, &ALWAYS),
+        (!faults.is_empty(), &FAULTED),
+        (faults.contains(&Fault::LongOutage), &SPOOLED),
+        (1 < brokers, &TWO_BROKERS),
+        (encrypted, &ENCRYPTED),
+        (retained, &RETAINED),
+    ];
+    let met = kinds.into_iter().filter(|(is_met, _)| *is_met).flat_map(|(_, names)| names);
+    let met = met.map(|name| (*name).to_owned());
+    met.chain(faults.iter().map(|fault| format!("fault:{}", fault.name()))).collect()
+}
+
+/// Whether a required counter can rise in an episode with these faults.
+pub fn can_rise(name: &str, turn: &Turn, faults: &[Fault]) -> bool {
+    match name.strip_prefix("fault:") {
+        Some(name) => faults.iter().any(|fault| fault.name() == name && (1 < turn.brokers || !fault.needs_two())),
+        None if name == WAKE_UPS => 1 < turn.brokers && turn.pace != Pace::Storm,
+        None if TWO_BROKERS.contains(&name) => 1 < turn.brokers,
+        None if FAULTED.contains(&name) => !faults.is_empty(),
+        None if SPOOLED.contains(&name) => faults.contains(&Fault::LongOutage),
+        None => true,
+    }
+}
+
 /// Counters that had to be above 0 and are not.
-pub fn missing(counts: &Counts, history: &History, faults: &[Fault]) -> Vec<String> {
-    let mut names: Vec<String> = ALWAYS.iter().map(|name| (*name).to_owned()).collect();
-    let mut also = |more: &[&str]| names.extend(more.iter().map(|name| (*name).to_owned()));
-    if !faults.is_empty() {
-        also(&FAULTED);
-    }
-    if faults.contains(&Fault::LongOutage) {
-        also(&SPOOLED);
-    }
-    if history.plan.brokers > 1 {
-        also(&TWO_BROKERS);
-    }
-    if history.plan.queues.iter().any(|queue| queue.encrypted) {
-        also(&ENCRYPTED);
-    }
-    if history.plan.queues.iter().any(|queue| queue.retention_secs > 0) {
-        also(&RETAINED);
-    }
-    names.extend(faults.iter().map(|fault| format!("fault:{}", fault.name())));
+pub fn missing(counts: &Counts, plan: &Plan, faults: &[Fault]) -> Vec<String> {
+    let encrypted = plan.queues.iter().any(|queue| queue.encrypted);
+    let retained = plan.queues.iter().any(|queue| queue.retention_secs > 0);
+    let mut names = required(plan.brokers, faults, encrypted, retained);
     names.retain(|name| counts.get(name).copied().unwrap_or(0) == 0);
     names
 }

@@ -56,24 +56,53 @@ pub struct Outcome {
     pub strikes: Vec<Strike>,
     pub outages: Outages,
     pub probes: Vec<Duration>,
+    pub spent: Spent,
     /// The rig could not finish: not a verdict about the broker.
     pub broken: Option<String>,
+}
+
+/// Where the time of an episode went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    pub load: Duration,
+    /// From the end of the load until every group had everything.
+    pub drain: Duration,
+    /// Reading back what is stored.
+    pub read: Duration,
+    /// The verdict, and removing the queues.
+    pub verdict: Duration,
+}
+
+impl Spent {
+    pub fn add(&mut self, more: Spent) {
+        self.load += more.load;
+        self.drain += more.drain;
+        self.read += more.read;
+        self.verdict += more.verdict;
+    }
+
+    pub fn text(&self) -> String {
+        let [load, drain, read, verdict] = [self.load, self.drain, self.read, self.verdict].map(|time| time.as_secs());
+        format!("{load} s of load, {drain} s of drain, {read} s of reading back, {verdict} s of judging")
+    }
 }
 
 /// Rules that go by PostgreSQL's clock: where it jumps, leases, windows and delays are wrong by as much as it does.
 pub const CLOCKED: [&str; 5] = ["C3", "C4", "C7", "C8", "C12"];
 
 /// Who consumes, by number of client.
-const CONSUMERS: [Job; 10] = [
+const CONSUMERS: [Job; 12] = [
     Job::new(Part::Main, "a"),
     Job::new(Part::Main, "a"),
     Job::new(Part::Main, "a"),
+    Job::new(Part::Main, "b"),
     Job::new(Part::Main, "b"),
     Job::new(Part::Main, "b"),
     Job { batch_max: 1, ..Job::new(Part::Short, "a") },
+    Job { batch_max: 1, ..Job::new(Part::Short, "a") },
     Job::new(Part::Delayed, "a"),
     Job::new(Part::Sealed, "a"),
-    Job { auto_ack: true, ..Job::new(Part::Auto, "auto") },
+    Job { auto_ack: true, batch_max: 200, ..Job::new(Part::Auto, "auto") },
     Job { batch_max: 5, pause: Duration::from_millis(3500), ..Job::new(Part::Old, "lag") },
 ];
 const MOVERS: u16 = 2;
@@ -101,7 +130,8 @@ fn attempt(world: &World, script: &Script, prefix: &str, path: Option<&Path>) ->
     let recorder = Recorder::new(Instant::now(), path, &plan).map_err(|e| e.to_string())?;
     let findings = Mutex::new(Findings::default());
     let mut finals = Finals::default();
-    load(world, script, &plan, prefix, &recorder, &findings, &mut finals)?;
+    let mut spent = load(world, script, &plan, prefix, &recorder, &findings, &mut finals);
+    let began = Instant::now();
     let findings = findings.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(why) = findings.broken {
         return Err(why);
@@ -119,10 +149,14 @@ fn attempt(world: &World, script: &Script, prefix: &str, path: Option<&Path>) ->
     finals.dead_letters = finals::dead_letters(world, &plan)?;
     finals.canaries = Some(finals::canaries(world, script.seed)?);
     let history = recorder.close(plan, finals);
+    spent.read = began.elapsed();
+    let began = Instant::now();
     let mut outcome = judge(&history, script);
     (outcome.restarts, outcome.terms) = (findings.restarts, findings.terms);
     outcome.restarts_beside = findings.restarts_beside;
     finals::remove(world, &history.plan, prefix);
+    spent.verdict = began.elapsed();
+    outcome.spent = spent;
     Ok(outcome)
 }
 
@@ -135,7 +169,7 @@ fn judge(history: &History, script: &Script) -> Outcome {
     }
     Outcome {
         violations,
-        missing: coverage::missing(&counts, history, &script.faults),
+        missing: coverage::missing(&counts, &history.plan, &script.faults),
         counts,
         waits: Waits::of(history, &View::of(history)),
         strikes: strikes(history),
@@ -166,8 +200,9 @@ fn load(
     recorder: &Recorder,
     findings: &Mutex<Findings>,
     finals: &mut Finals,
-) -> Result<(), String> {
+) -> Spent {
     let ports = world.ports();
+    let mut spent = Spent::default();
     let stage = AtomicU8::new(Stage::Load as u8);
     let shared = Shared::new(recorder, plan, &ports, script.pause, &stage);
     let shared = &shared;
@@ -222,13 +257,15 @@ fn load(
         }
         // Faults end with the load; the one in progress is undone by the nemesis itself.
         shared.enter(Stage::Drain);
+        spent.load = began.elapsed();
         hands.into_iter().for_each(|hand| drop(hand.join()));
         finals.probes = finals::recovery(world, prefix, script.recovery.saturating_mul(2));
         let drained = drain(world, plan, script.drain);
         finals.probes.extend(drained);
         shared.enter(Stage::Over);
+        spent.drain = began.elapsed() - spent.load;
     });
-    Ok(())
+    spent
 }
 
 /// What each hand of the nemesis strikes with.
@@ -246,7 +283,7 @@ fn hands(script: &Script, brokers: usize) -> Vec<Vec<Fault>> {
 fn is_covered(recorder: &Recorder, plan: &Plan, faults: &[Fault]) -> bool {
     std::thread::sleep(LOOK_PAUSE);
     let so_far = recorder.so_far(plan);
-    coverage::missing(&coverage::count(&so_far), &so_far, faults).is_empty()
+    coverage::missing(&coverage::count(&so_far), plan, faults).is_empty()
 }
 
 /// Waits until every group has everything; `limit`: as long as nothing gets less.

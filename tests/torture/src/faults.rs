@@ -58,9 +58,12 @@ pub enum Fault {
     JumpBrokerClocks,
     /// It goes to and fro by five seconds, once a second.
     StrobeBrokerClocks,
-    /// That of PostgreSQL jumps forward, and stays there.
+    /// It stands for some seconds.
+    StopBrokerClocks,
+    /// That of PostgreSQL jumps forward, and stays there; or back, for a moment.
     JumpDatabaseClock,
     StrobeDatabaseClock,
+    StopDatabaseClock,
     /// One broker after the other is ended by SIGTERM and started again. Needs two.
     RollingRestart,
     /// The broker kills itself inside a window between two durable steps; needs a build with the feature `torture`.
@@ -196,6 +199,8 @@ impl Fault {
             Fault::StrobeBrokerClocks => "strobe-broker-clocks",
             Fault::JumpDatabaseClock => "jump-database-clock",
             Fault::StrobeDatabaseClock => "strobe-database-clock",
+            Fault::StopBrokerClocks => "stop-broker-clocks",
+            Fault::StopDatabaseClock => "stop-database-clock",
             Fault::RollingRestart => "rolling-restart",
             Fault::CrashAt(window) => window.fault(),
         }
@@ -206,6 +211,8 @@ impl Fault {
     pub fn goal(self) -> u64 {
         match self {
             Fault::KillBroker => 1000,
+            // A quarter above the table's 20: a campaign with fewer is not valid, and it ends when its time is over.
+            Fault::CrashAt(_) => 25,
             Fault::TerminateBackend => 1950,
             Fault::KillPostmaster | Fault::TermThenKillBroker => 200,
             Fault::PauseBroker | Fault::PauseClients => 150,
@@ -221,7 +228,8 @@ impl Fault {
             Fault::LockTable | Fault::LockRow => 10,
             Fault::JumpBrokerClocks | Fault::StrobeBrokerClocks => 100,
             Fault::JumpDatabaseClock | Fault::StrobeDatabaseClock => 100,
-            // Named by no figure of the table, or by 20 as each crash window.
+            Fault::StopBrokerClocks | Fault::StopDatabaseClock => 100,
+            // Named by no figure of the table.
             _ => 20,
         }
     }
@@ -249,10 +257,11 @@ impl Fault {
 
     /// Rules that go by PostgreSQL's clock cannot be judged where it jumps: a lease or a window is then wrong by as much.
     pub fn moves_the_database_clock(self) -> bool {
-        matches!(self, Fault::JumpDatabaseClock | Fault::StrobeDatabaseClock)
+        matches!(self, Fault::JumpDatabaseClock | Fault::StrobeDatabaseClock | Fault::StopDatabaseClock)
     }
 
-    fn needs_two(self) -> bool {
+    /// Whether it strikes only where there are two brokers.
+    pub fn needs_two(self) -> bool {
         matches!(self, Fault::RollingRestart | Fault::CutOffOneOfTwo)
     }
 }
@@ -379,8 +388,10 @@ impl Family {
             Family::F12 => &[
                 Fault::JumpBrokerClocks,
                 Fault::StrobeBrokerClocks,
+                Fault::StopBrokerClocks,
                 Fault::JumpDatabaseClock,
                 Fault::StrobeDatabaseClock,
+                Fault::StopDatabaseClock,
             ],
             Family::F13 => &[],
             Family::F14 => &[Fault::HoldSnapshot, Fault::LockTable, Fault::LockRow],

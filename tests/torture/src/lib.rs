@@ -22,6 +22,7 @@ pub mod outages;
 pub mod planted;
 pub mod report;
 pub mod rng;
+pub mod schedule;
 pub mod waits;
 pub mod work;
 pub mod world;

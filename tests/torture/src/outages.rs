@@ -2,6 +2,7 @@
 
 use crate::faults::Fault;
 use crate::history::{Answer, Call, End, History, Micros, Op};
+use crate::waits::is_fault_but;
 use std::time::Duration;
 
 /// The goals of reliability 6, F2.
@@ -9,7 +10,7 @@ const SHARE_GOAL: f64 = 0.999;
 const FIRST_GOAL: Duration = Duration::from_secs(2);
 
 /// Outages of some episodes together. Items are those of pushes asked for while the database was away, the broker was
-/// there and nothing else was wrong until their answer; what was refused for what it is counts nowhere.
+/// there and nothing else was wrong with it until their answer; what was refused for what it is counts nowhere.
 #[derive(Clone, Debug, Default)]
 pub struct Outages {
     pub n: u64,
@@ -18,8 +19,11 @@ pub struct Outages {
     pub stored: u64,
     pub failed: u64,
     pub unknown: u64,
-    /// From the loss of the database until somebody was told `buffered`.
+    /// From the loss of the database until somebody was told `buffered`, where nothing else was wrong until then. An outage
+    /// that nobody was told of before somebody was told `queued` again has no such time.
     pub first: Vec<Duration>,
+    /// The same, where another fault struck that broker, its clients or its links meanwhile.
+    pub first_beside: Vec<Duration>,
     /// Of the requests that were answered `buffered`.
     pub took: Vec<Duration>,
 }
@@ -38,20 +42,26 @@ impl Outages {
 
     fn take_one(&mut self, history: &History, outage: &Op, end: Micros) {
         let from = outage.invoked.at;
-        let others: Vec<(Micros, Micros)> = history.ops.iter().filter(|op| is_another_fault(op)).map(span).collect();
-        let mut first: Option<Micros> = None;
+        let others = history.ops.iter().filter(|op| op.broker == outage.broker && is_another_fault(op));
+        let others: Vec<(Micros, Micros)> = others.map(span).collect();
+        let disturbs = |from: Micros, to: Micros| others.iter().any(|(began, undone)| *began <= to && from <= *undone);
+        // The first `buffered` answer, and the first sign that the database was back.
+        let (mut first, mut back) = (Micros::MAX, Micros::MAX);
         for push in history.ops.iter().filter(|op| op.broker == outage.broker) {
             let Call::Push { items } = &push.call else { continue };
-            let buffered = |op: &Op| match op.answer() {
-                Some(Answer::Push(results)) => results.iter().any(|result| result.status == "buffered"),
+            let is_any = |op: &Op, status: &str| match op.answer() {
+                Some(Answer::Push(results)) => results.iter().any(|result| result.status == status),
                 _ => false,
             };
-            if from < push.done() && push.done() != Micros::MAX && buffered(push) {
-                first = Some(first.map_or(push.done(), |first| first.min(push.done())));
+            let buffered = |op: &Op| is_any(op, "buffered");
+            if from < push.done() && buffered(push) {
+                first = first.min(push.done());
+            }
+            if from < push.invoked.at && is_any(push, "queued") {
+                back = back.min(push.done());
             }
             let (asked, told) = span(push);
-            let is_disturbed = others.iter().any(|(began, undone)| *began <= told && asked <= *undone);
-            if !(from..end).contains(&asked) || is_disturbed {
+            if !(from..end).contains(&asked) || disturbs(asked, told) {
                 continue;
             }
             match &push.ended {
@@ -72,7 +82,10 @@ impl Outages {
                 _ => self.unknown += items.len() as u64,
             }
         }
-        self.first.extend(first.map(|first| Duration::from_micros(first - from)));
+        if first < back {
+            let firsts = if disturbs(from, first) { &mut self.first_beside } else { &mut self.first };
+            firsts.push(Duration::from_micros(first - from));
+        }
     }
 
     pub fn add(&mut self, more: Outages) {
@@ -82,6 +95,7 @@ impl Outages {
         self.failed += more.failed;
         self.unknown += more.unknown;
         self.first.extend(more.first);
+        self.first_beside.extend(more.first_beside);
         self.took.extend(more.took);
     }
 
@@ -90,8 +104,9 @@ impl Outages {
         if self.n == 0 {
             return String::new();
         }
-        let (mut first, mut took) = (self.first.clone(), self.took.clone());
+        let (mut first, mut beside, mut took) = (self.first.clone(), self.first_beside.clone(), self.took.clone());
         first.sort_unstable();
+        beside.sort_unstable();
         took.sort_unstable();
         let at = |times: &[Duration], share: f64| {
             let at = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
@@ -102,9 +117,10 @@ impl Outages {
         format!(
             "## Outages\n\n{} times the database was away and the broker was left alone. Of the items pushed meanwhile, with nothing else wrong, \
              {} were `buffered`, {} failed, {} got no answer: {:.3} % `buffered` (goal 99.9: {}); {} more were stored, \
-             because the database came back first.\n\n| | p50 ms | p99 ms | longest ms | goal |\n|---|--:|--:|--:|---|\n\
-             | loss to the first `buffered` | {} | {} | {} | 2000: {} |\n\
-             | a push that is `buffered` | {} | {} | {} | p99 50 after the first |\n",
+             because the database came back first.\n\n| | n | p50 ms | p99 ms | longest ms | goal |\n|---|--:|--:|--:|--:|---|\n\
+             | loss to the first `buffered`, nothing else wrong | {} | {} | {} | {} | 2000: {} |\n\
+             | the same, other faults meanwhile | {} | {} | {} | {} | |\n\
+             | a push that is `buffered` | {} | {} | {} | {} | p99 50 after the first |\n",
             self.n,
             self.buffered,
             self.failed,
@@ -112,10 +128,16 @@ impl Outages {
             share * 100.0,
             is(SHARE_GOAL <= share),
             self.stored,
+            first.len(),
             at(&first, 0.5).as_millis(),
             at(&first, 0.99).as_millis(),
             at(&first, 1.0).as_millis(),
-            is(at(&first, 1.0) <= FIRST_GOAL),
+            if first.is_empty() { "not measured" } else { is(at(&first, 1.0) <= FIRST_GOAL) },
+            beside.len(),
+            at(&beside, 0.5).as_millis(),
+            at(&beside, 0.99).as_millis(),
+            at(&beside, 1.0).as_millis(),
+            took.len(),
             at(&took, 0.5).as_millis(),
             at(&took, 0.99).as_millis(),
             at(&took, 1.0).as_millis(),
@@ -129,8 +151,7 @@ fn span(op: &Op) -> (Micros, Micros) {
 
 /// Anything but the loss of PostgreSQL.
 fn is_another_fault(op: &Op) -> bool {
-    let outages = [Fault::KillPostmaster, Fault::ImmediateStop, Fault::LongOutage];
-    matches!(&op.call, Call::Fault { kind } if outages.iter().all(|fault| fault.name() != kind))
+    is_fault_but(op, &[Fault::KillPostmaster, Fault::ImmediateStop, Fault::LongOutage])
 }
 
 #[cfg(test)]
@@ -170,5 +191,26 @@ mod tests {
         assert_eq!(all.first, [Duration::from_millis(300)]);
         assert_eq!(all.took, [Duration::from_millis(300)]);
         assert!(all.text().contains("50.000 % `buffered` (goal 99.9: MISSED)"), "{}", all.text());
+    }
+
+    #[test]
+    fn the_first_buffered_answer_is_of_its_own_outage_and_nothing_else() {
+        let away = |from: Micros| op(Call::Away, from, from + 50_000, End::Ok(Answer::Fault { hits: 1 }));
+        let ops = vec![
+            // Back before anybody was told: what the next outage says is not of this one.
+            away(100_000),
+            push(200_000, 210_000, "queued"),
+            away(1_000_000),
+            push(1_010_000, 1_030_000, "buffered"),
+            push(1_900_000, 1_910_000, "queued"),
+            // The clients stood still, for longer than the database was away.
+            op(Call::Fault { kind: "pause-clients".into() }, 1_950_000, 6_000_000, End::Ok(Answer::Fault { hits: 1 })),
+            away(2_000_000),
+            push(1_999_000, 6_000_500, "buffered"),
+        ];
+        let all = Outages::of(&History { ops, ..History::default() });
+        assert_eq!(all.n, 3);
+        assert_eq!(all.first, [Duration::from_millis(30)]);
+        assert_eq!(all.first_beside, [Duration::from_micros(4_000_500)]);
     }
 }

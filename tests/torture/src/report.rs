@@ -2,6 +2,7 @@
 
 use crate::check::Violation;
 use crate::coverage::{self, Counts};
+use crate::episode::Spent;
 use crate::faults::Family;
 use crate::goals;
 use crate::history::{Answer, Call, End, History, Micros};
@@ -31,6 +32,7 @@ pub struct Report {
     pub strikes: Vec<Strike>,
     pub outages: Outages,
     pub probes: Vec<Duration>,
+    pub spent: Spent,
     pub broken: Vec<(String, String)>,
     /// Histories of red episodes that were kept.
     pub kept: usize,
@@ -95,9 +97,10 @@ impl Report {
         );
         let _ = writeln!(
             out,
-            "{} episodes in {:.1} minutes, faults {}. {} violations.\n",
+            "{} episodes in {:.1} minutes ({}), faults {}. {} violations.\n",
             self.episodes,
             self.elapsed.as_secs_f64() / 60.0,
+            self.spent.text(),
             if families.is_empty() { "none".into() } else { families.join(" ") },
             self.violations.len()
         );
@@ -160,7 +163,7 @@ impl Report {
         );
         for (name, times, goal) in [
             ("F1: start of a broker to its first 200, nothing else wrong", &self.restarts, Some((0.99, 1500))),
-            ("F1: the same, other faults meanwhile", &self.restarts_beside, None),
+            ("F1: the same to its first answer, other faults meanwhile", &self.restarts_beside, None),
             ("F1: kill of a broker to a push it accepts, nothing else wrong", &self.waits.killed, Some((1.0, 3000))),
             (
                 "F13: a push on one broker to the answer of a pop that waits on the other",
@@ -168,7 +171,12 @@ impl Report {
                 Some((0.99, 1000)),
             ),
             ("F16: SIGTERM to the end of the process", &self.terms, Some((1.0, 5000))),
-            ("F17: a request during a rolling restart", &self.waits.rolling, Some((1.0, 3000))),
+            (
+                "F17: a request during a rolling restart, nothing else wrong with its broker",
+                &self.waits.rolling,
+                Some((1.0, 3000)),
+            ),
+            ("F17: the same, other faults meanwhile", &self.waits.rolling_beside, None),
             ("probes after the heal", &self.probes, None),
         ] {
             let mut times = times.clone();
@@ -204,6 +212,7 @@ impl Report {
         self.strikes.extend(outcome.strikes);
         self.outages.add(outcome.outages);
         self.probes.extend(outcome.probes);
+        self.spent.add(outcome.spent);
         self.broken.extend(outcome.broken.map(|why| (episode.to_owned(), why)));
     }
 }

@@ -14,19 +14,24 @@ pub struct Waits {
     pub across: Vec<Duration>,
     /// From the death of a broker, its pause and its start included, to a push that it accepted; no other fault meanwhile.
     pub killed: Vec<Duration>,
-    /// Requests but pops that were asked for while two brokers restarted one after the other, and were answered.
+    /// Requests but pops that were asked for while two brokers restarted one after the other, and were answered, with no
+    /// other fault at their own broker meanwhile.
     pub rolling: Vec<Duration>,
+    /// The same, with one: their broker may have stood still, or their client.
+    pub rolling_beside: Vec<Duration>,
 }
 
 impl Waits {
     pub fn of(history: &History, view: &View) -> Waits {
-        Waits { across: across(view), killed: killed(history), rolling: rolling(history) }
+        let (rolling, rolling_beside) = rolling(history);
+        Waits { across: across(view), killed: killed(history), rolling, rolling_beside }
     }
 
     pub fn add(&mut self, more: Waits) {
         self.across.extend(more.across);
         self.killed.extend(more.killed);
         self.rolling.extend(more.rolling);
+        self.rolling_beside.extend(more.rolling_beside);
     }
 }
 
@@ -80,16 +85,34 @@ fn killed(history: &History) -> Vec<Duration> {
     kills.filter(|(from, to)| alone(*from, *to)).map(|(from, to)| Duration::from_micros(to - from)).collect()
 }
 
-fn rolling(history: &History) -> Vec<Duration> {
-    let mut all = Vec::new();
+/// Alone, and beside another fault.
+fn rolling(history: &History) -> (Vec<Duration>, Vec<Duration>) {
+    let others: Vec<&Op> = history.ops.iter().filter(|op| is_fault_but(op, &[Fault::RollingRestart])).collect();
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for (fault, end) in struck(history, Fault::RollingRestart) {
         let meanwhile = history.ops.iter().filter(|op| (fault.invoked.at..end).contains(&op.invoked.at));
         let judged = meanwhile.filter(|op| {
             matches!(op.call, Call::Push { .. } | Call::Ack { .. } | Call::Transaction { .. }) && op.answer().is_some()
         });
-        all.extend(judged.map(|op| Duration::from_micros(op.done() - op.invoked.at)));
+        for op in judged {
+            // What strikes beside a rolling restart is done to one broker, its clients or its links.
+            let is_disturbed = others.iter().any(|other| other.broker == op.broker && overlap(other, op));
+            let times = if is_disturbed { &mut beside } else { &mut alone };
+            times.push(Duration::from_micros(op.done() - op.invoked.at));
+        }
     }
-    all
+    (alone, beside)
+}
+
+/// Whether this is a fault, and none of these.
+pub fn is_fault_but(op: &Op, these: &[Fault]) -> bool {
+    matches!(&op.call, Call::Fault { kind } if these.iter().all(|fault| fault.name() != kind))
+}
+
+/// Whether there is a moment at which both were in progress.
+fn overlap(one: &Op, other: &Op) -> bool {
+    let end = |op: &Op| op.ended.as_ref().map_or(Micros::MAX, |end| end.0.at);
+    one.invoked.at <= end(other) && other.invoked.at <= end(one)
 }
 
 #[cfg(test)]
@@ -131,8 +154,17 @@ mod tests {
 
     #[test]
     fn only_what_is_asked_during_a_rolling_restart_counts() {
-        let ops =
-            vec![push(0, 50, 900), fault(Fault::RollingRestart, 0, 100, 300), push(1, 150, 190), push(0, 301, 500)];
-        assert_eq!(rolling(&History { ops, ..History::default() }), [Duration::from_micros(40)]);
+        let ops = vec![
+            push(0, 50, 900),
+            fault(Fault::RollingRestart, 0, 100, 300),
+            push(1, 150, 190),
+            // Its broker stood still meanwhile; the other one's clients did not feel it.
+            fault(Fault::PauseBroker, 0, 200, 280),
+            push(0, 199, 290),
+            push(1, 210, 230),
+            push(0, 301, 500),
+        ];
+        let us = |all: &[u64]| all.iter().map(|us| Duration::from_micros(*us)).collect::<Vec<_>>();
+        assert_eq!(rolling(&History { ops, ..History::default() }), (us(&[40, 20]), us(&[91])));
     }
 }

@@ -5,6 +5,7 @@ use crate::faults::Window;
 use crate::finals::spool_of;
 use crate::work::Stage;
 use crate::world::Side;
+use crate::world::broker::Broker;
 use crate::world::proxy::{Mode, Trap};
 use std::time::{Duration, Instant};
 
@@ -15,16 +16,33 @@ const SPOOL_PAUSE: Duration = Duration::from_millis(3);
 const CAP_BYTES: &str = "65536";
 
 impl Nemesis<'_> {
-    /// Starts it and waits until it serves. How long that took is a figure only where nothing else was wrong.
+    /// Starts it and waits until it has its database. How long that took is a figure only where nothing else was wrong.
     pub(super) fn start(&mut self, side: &Side) -> Result<(), String> {
         let before = self.docket.alone();
         let took = side.broker.start().map_err(|e| e.to_string())?;
-        let alone = before.is_some() && before == self.docket.alone();
+        self.started(before.is_some() && before == self.docket.alone(), took);
+        Ok(())
+    }
+
+    /// Starts it again after its death. In a storm, while other hands strike, it is left alone as soon as it answers: the
+    /// next strike waits for traffic, not for the end of what the others do to its database.
+    fn restart(&mut self, side: &Side) -> Result<(), String> {
+        if self.pace != Pace::Storm {
+            return self.start(side);
+        }
+        let before = self.docket.alone();
+        let is_alone = || before.is_some() && before == self.docket.alone();
+        let up = |broker: &Broker| broker.is_ready() || !is_alone() && broker.is_live();
+        let took = side.broker.start_until(up).map_err(|e| e.to_string())?;
+        self.started(is_alone(), took);
+        Ok(())
+    }
+
+    fn started(&self, alone: bool, took: Duration) {
         self.found(|findings| match alone {
             true => findings.restarts.push(took),
             false => findings.restarts_beside.push(took),
         });
-        Ok(())
     }
 
     /// A life that goes on for a while before anything is waited for.
@@ -39,7 +57,7 @@ impl Nemesis<'_> {
         side.broker.kill();
         let pause = if self.pace == Pace::Storm { self.between(0, 40) } else { self.between(0, 400) };
         self.wait(pause);
-        self.start(side)?;
+        self.restart(side)?;
         Ok(1)
     }
 
@@ -48,7 +66,7 @@ impl Nemesis<'_> {
         let closed = side.database.trap(trap(pid), TRAP_LIMIT);
         if closed {
             side.broker.kill();
-            self.start(side)?;
+            self.restart(side)?;
         }
         Ok(u64::from(closed))
     }
@@ -62,7 +80,7 @@ impl Nemesis<'_> {
             side.broker.wait_end(pause);
         }
         side.broker.kill();
-        self.start(side)?;
+        self.restart(side)?;
         Ok(1)
     }
 
@@ -131,7 +149,7 @@ impl Nemesis<'_> {
         self.world.postgres.resume().map_err(|e| e.to_string())?;
         let drains = self.spool_comes_to(side, |pending, _| pending < before);
         side.broker.kill();
-        self.start(side)?;
+        self.restart(side)?;
         Ok(u64::from(drains))
     }
 
@@ -191,7 +209,7 @@ impl Nemesis<'_> {
             self.life(side)?;
         }
         side.database.set(Mode::Pass);
-        self.start(side)?;
+        self.restart(side)?;
         Ok(u64::from(hit))
     }
 }

@@ -36,6 +36,8 @@ const OUTAGE: Duration = Duration::from_millis(2500);
 const TRAFFIC_LIMIT: Duration = Duration::from_secs(5);
 /// How long it waits for a broker to have drained.
 const CALM_LIMIT: Duration = Duration::from_secs(2);
+/// ... where that has to join another one first.
+const JOINED_LIMIT: Duration = Duration::from_secs(4);
 const TRAFFIC_PAUSE: Duration = Duration::from_millis(2);
 
 /// What went wrong outside the history.
@@ -44,7 +46,7 @@ pub struct Findings {
     pub crashes: Vec<String>,
     /// From the start of a broker to its first 200, while nothing else was wrong.
     pub restarts: Vec<Duration>,
-    /// The same, with other faults meanwhile.
+    /// The same to its first answer, with other faults meanwhile.
     pub restarts_beside: Vec<Duration>,
     /// From SIGTERM to the end of the process, where nothing else was done to it.
     pub terms: Vec<Duration>,
@@ -140,7 +142,8 @@ impl<'a> Nemesis<'a> {
         Duration::from_millis(self.rng.range(low, high))
     }
 
-    /// A broker to strike at, rather one that no other hand hurts; and the lock of its process, where that is hurt.
+    /// A broker to strike at, rather one that no other hand hurts, and that has stored something since this hand struck it
+    /// last; and the lock of its process, where that is hurt.
     fn side(&mut self, fault: Fault) -> (usize, Option<MutexGuard<'a, ()>>) {
         let sides = &self.world.sides;
         let first = self.rng.range(0, sides.len() as u64) as usize;
@@ -148,8 +151,9 @@ impl<'a> Nemesis<'a> {
         if fault.is_of_the_wire() || fault == Fault::RollingRestart {
             return (first, None);
         }
-        let mut all = (0..sides.len()).map(|n| (first + n) % sides.len());
-        let free = all.find_map(|at| Some((at, sides[at].hand.try_lock().ok()?)));
+        let mut all: Vec<usize> = (0..sides.len()).map(|n| (first + n) % sides.len()).collect();
+        all.sort_by_key(|at| self.shared.queued(*at) <= self.seen[*at].1);
+        let free = all.into_iter().find_map(|at| Some((at, sides[at].hand.try_lock().ok()?)));
         let (at, held) = free.unwrap_or_else(|| (first, hold(&sides[first])));
         (at, Some(held))
     }
@@ -158,7 +162,7 @@ impl<'a> Nemesis<'a> {
     fn strike(&mut self, fault: Fault) -> Result<u64, String> {
         let (at, held) = self.side(fault);
         let side = &self.world.sides[at];
-        let met = self.meets_traffic(at);
+        let met = self.meets_traffic(fault, at);
         let recorder: &Recorder = self.shared.recorder;
         let op = recorder.invoke(NEMESIS, at as u8, Call::Fault { kind: fault.name().into() });
         self.docket.begin();
@@ -177,12 +181,15 @@ impl<'a> Nemesis<'a> {
 
     /// Whether a push was accepted since this hand struck this broker last; waits for one. Every second time it waits for
     /// one that was `queued`, if that does not take long: a spool is drained first, and kills that meet nothing but spooling
-    /// brokers would prove little.
-    fn meets_traffic(&mut self, at: usize) -> bool {
+    /// brokers would prove little. The hand that hurts single brokers mostly does: beside another one a broker needs about a
+    /// second to join it, and would otherwise be dead before it has a database, again and again.
+    fn meets_traffic(&mut self, fault: Fault, at: usize) -> bool {
         let (accepted, queued) = self.seen[at];
         let shared = self.shared;
-        if self.rng.percent(50) {
-            self.comes(CALM_LIMIT, || queued < shared.queued(at));
+        let joins = 1 < self.world.sides.len() && fault.is_of_one_process();
+        let (share, limit) = if joins { (80, JOINED_LIMIT) } else { (50, CALM_LIMIT) };
+        if self.rng.percent(share) {
+            self.comes(limit, || queued < shared.queued(at));
         }
         self.comes(TRAFFIC_LIMIT, || accepted < shared.accepted(at))
     }
@@ -241,6 +248,8 @@ impl<'a> Nemesis<'a> {
             Fault::StrobeBrokerClocks => self.strobe(Whose::Brokers),
             Fault::JumpDatabaseClock => self.jump_database(),
             Fault::StrobeDatabaseClock => self.strobe(Whose::Database),
+            Fault::StopBrokerClocks => self.stop(Whose::Brokers),
+            Fault::StopDatabaseClock => self.stop(Whose::Database),
             Fault::CutOffDatabase => {
                 let links: Vec<_> = self.world.sides.iter().map(|side| &side.database).collect();
                 Ok(self.cut_off(&links))

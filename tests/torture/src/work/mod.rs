@@ -228,8 +228,8 @@ impl Part {
         match self {
             Part::Main => 4,
             Part::Input => 3,
-            Part::Delayed | Part::Auto | Part::Sealed => 2,
-            Part::Short | Part::Old | Part::Output => 1,
+            Part::Short | Part::Delayed | Part::Auto | Part::Sealed => 2,
+            Part::Old | Part::Output => 1,
         }
     }
 }

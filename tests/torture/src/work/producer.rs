@@ -52,7 +52,12 @@ fn body(actor: &mut Actor, next: &mut u64, recent: &mut VecDeque<PushItem>) -> V
         }
         let partition = format!("p{}", actor.rng.range(0, part.partitions()));
         // One message per claim where keys may come twice: an ack names a key.
-        let n = if part == Part::Short { 1 } else { actor.rng.range(1, 6) };
+        let n = match part {
+            Part::Short => 1,
+            // Acked at delivery, many at a time: large bodies cost its consumer nothing.
+            Part::Auto => actor.rng.range(1, 16),
+            _ => actor.rng.range(1, 6),
+        };
         for _ in 0..n {
             let item = fresh(actor, next, part, &partition);
             if part == Part::Short {

@@ -68,9 +68,14 @@ impl Broker {
         Ok(())
     }
 
-    /// Starts it if it does not run, and waits until it serves; how long that took from the start. A port that the
-    /// kernel has not freed yet ends a start: then it is started again.
+    /// Starts it if it does not run, and waits until it serves; how long that took from the start.
     pub fn start(&self) -> io::Result<Duration> {
+        self.start_until(Broker::is_ready)
+    }
+
+    /// The same until something else is so. A port that the kernel has not freed yet ends a start: then it is started
+    /// again.
+    pub fn start_until(&self, is_up: impl Fn(&Broker) -> bool) -> io::Result<Duration> {
         let began = Instant::now();
         loop {
             if self.ended().is_some() {
@@ -79,7 +84,7 @@ impl Broker {
             if self.pid().is_none() {
                 self.launch()?;
             }
-            if self.is_ready() {
+            if is_up(self) {
                 return Ok(began.elapsed());
             }
             if began.elapsed() > READY_TIMEOUT {
@@ -89,10 +94,19 @@ impl Broker {
         }
     }
 
-    /// `/health` is 200, asked for directly.
+    /// `/health` is 200, asked for directly: it has its database.
     pub fn is_ready(&self) -> bool {
+        self.says_yes("/health")
+    }
+
+    /// It answers at all, whether it has a database or not.
+    pub fn is_live(&self) -> bool {
+        self.says_yes("/health/live")
+    }
+
+    fn says_yes(&self, path: &str) -> bool {
         let mut client = Client::new(self.port, Duration::from_secs(2));
-        client.get("/health").is_ok_and(|answer| answer.status == 200)
+        client.get(path).is_ok_and(|answer| answer.status == 200)
     }
 
     pub fn pid(&self) -> Option<u32> {

@@ -4,6 +4,7 @@
 use super::process::is_running;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Whose clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ impl Clocks {
             ("FAKETIME_TIMESTAMP_FILE", self.file(whose).display().to_string()),
             ("FAKETIME_CACHE_DURATION", "1".into()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+            // A clock that stands is written as an instant, which the library reads in this zone.
+            ("TZ", "UTC".into()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec()
@@ -55,10 +58,36 @@ impl Clocks {
 
     /// From now on, a second at most, these clocks are so many seconds from the machine's.
     pub fn set(&self, whose: Whose, secs: i64) -> io::Result<()> {
+        self.write(whose, &format!("{secs:+}"))
+    }
+
+    /// From now on, a second at most, these clocks stand at the instant that they show, or a second before it.
+    pub fn stop(&self, whose: Whose, secs: i64) -> io::Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?.as_secs() as i64 + secs;
+        self.write(whose, &instant(now))
+    }
+
+    fn write(&self, whose: Whose, line: &str) -> io::Result<()> {
         let draft = self.dir.join("clock.new");
-        std::fs::write(&draft, format!("{secs:+}\n"))?;
+        std::fs::write(&draft, format!("{line}\n"))?;
         std::fs::rename(&draft, self.file(whose))
     }
+}
+
+/// Seconds since 1970 as `2026-11-30 12:34:56`.
+fn instant(secs: i64) -> String {
+    let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
+    // Days of the calendar, counted in years that begin with March: the leap day is the last one.
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day = shifted.rem_euclid(146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + next;
+    format!("{year:04}-{month:02}-{of_month:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
 /// Where the library keeps what the processes of one tree share: a segment and a semaphore per process, by its number.
@@ -74,6 +103,24 @@ impl Drop for Clocks {
             if pid.is_some_and(|pid: u32| !is_running(pid)) {
                 let _ = std::fs::remove_file(entry.path());
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instant_is_written_as_the_library_reads_it() {
+        for (secs, text) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_399, "2000-02-28 23:59:59"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (1_735_689_599, "2024-12-31 23:59:59"),
+            (1_796_042_096, "2026-11-30 12:34:56"),
+        ] {
+            assert_eq!(instant(secs), text);
         }
     }
 }
