@@ -167,9 +167,11 @@ impl Control {
         let mut other_store = false;
         loop {
             self.follower.wait(pause).await;
-            let asked = self.follower.take_asked();
+            let mut asked = self.follower.take_asked();
             let mut read = if other_store { None } else { self.read_log(&pulse).await.transpose() };
             if read.is_none() {
+                // It may be gone again before it can be begun there.
+                self.tell_asked(asked.drain(..), false).await;
                 // Until the shards know it they are refused: nothing is tried.
                 self.tell_pulse(None, true).await;
                 read = self.change_store(&pulse, &target, &facts, &incarnation).await.map(Ok);
@@ -196,9 +198,14 @@ impl Control {
             .min(self.follower.pace().max(LOG_BUSY));
             let heard = read.is_ok();
             self.tell_pulse(read.ok(), missed >= PROBES_LOST).await;
-            for slot in asked {
-                self.shared.hub.send_wait(slot.shard(), Mail::LogRead { slot, read: heard }).await;
-            }
+            self.tell_asked(asked, heard).await;
+        }
+    }
+
+    /// Tells who asked for a read of the log what became of it.
+    async fn tell_asked(&self, asked: impl IntoIterator<Item = Slot>, read: bool) {
+        for slot in asked {
+            self.shared.hub.send_wait(slot.shard(), Mail::LogRead { slot, read }).await;
         }
     }
 
@@ -364,6 +371,8 @@ impl Control {
                     return None;
                 }
             }
+            // Pops that ask meanwhile do not wait for it.
+            self.tell_asked(self.follower.take_asked(), false).await;
             rt::sleep(BOOT_PAUSE).await;
         }
         None
