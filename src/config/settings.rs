@@ -273,8 +273,8 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "security",
         rows: &[
-            Setting::secret("QUEEN_ENCRYPTION_KEY", "", "Key of encryption at rest, 64 hex digits, one for all brokers. Payloads of queues with `encryptionEnabled` are stored encrypted. Anything else: boot warns, `/health` says so, payloads are stored as they come."),
-            Setting::bool("QUEEN_ENCRYPTION_REQUIRED", false, "Refuse to start without a usable key. With one, a queue that could not be asked for, because PostgreSQL is away, counts as encrypted."),
+            Setting::secret("QUEEN_ENCRYPTION_KEY", "", "Key of encryption at rest, 64 hex digits, one for all brokers. Payloads of queues with `encryptionEnabled` are stored encrypted, as are those of a queue that could not be asked for because PostgreSQL is away. Anything else: boot warns, `/health` says so, payloads are stored as they come."),
+            Setting::bool("QUEEN_ENCRYPTION_REQUIRED", false, "Refuse to start without a usable key."),
             Setting::bool("QUEEN_TENANCY_HEADER", false, "Read `x-queen-tenant`: each tenant has queues of its own. Fatal without `QUEEN_KV_TRUSTED_PROXY`."),
             Setting::bool("QUEEN_KV_TRUSTED_PROXY", false, "Your word that a proxy sets that header and strips the client's."),
         ],
