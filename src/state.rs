@@ -56,7 +56,7 @@ pub enum StateFn {
     TouchQueue,
     /// `http/lease.rs`
     ExtendLease,
-    /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
+    /// `http/pop/matched.rs`: names of the tenant's queues that match a namespace and a task.
     MatchQueues,
     /// `telemetry`: what the database knows for `/metrics/prometheus`.
     ClusterMetrics,
