@@ -6,6 +6,8 @@
 //! Holds: the port is open before the store is there; the embedded server is started from this thread and no other,
 //! because the kernel ends it with the thread that started it.
 
+mod ways;
+
 use crate::config::Postgres;
 use crate::core_thread::Bell;
 use crate::embedded::{Embedded, Status};
@@ -17,22 +19,22 @@ use crate::limits::{LOG_BUSY, LOG_PARKED};
 use crate::mail::{Mail, Shared, Switch, now};
 use crate::rt;
 use crate::spool::ToSpool;
-use crate::state::{StateCall, StateFn, StateReply, Way};
+use crate::state::{StateCall, StateFn, StateReply};
 use crate::store::migrate::{BootError, StoreFacts, boot};
 use crate::store::{self, Conn, Incarnation, Target};
 use crate::telemetry::history::History;
 use crate::telemetry::rates::Rates;
 use crate::telemetry::screen;
-use crate::writer::Writer;
 use queen_shards::command::{Command, reading};
 use queen_shards::effect::StoreError;
 use queen_shards::ids::{Micros, Slot, Stamp, TenantId};
 use queen_shards::key::KeyHasher;
+use queen_shards::place::LaneKey;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use ways::{Caller, Ways};
 
 /// Between pulses while nobody waits for news of other brokers: a lost store shows in `/health` within one of them and
 /// [`PROBE_MAX`]. Source: operations 5.1.
@@ -50,9 +52,9 @@ const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
 const RECONCILE_FIRST: Duration = Duration::from_secs(5);
 /// A probe that takes longer counts as lost.
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// Connections of the control thread: short calls, changes, reads, pages; pulse, jobs, counting; hints, sent and heard, once
-/// another broker is there.
-const CONTROL_CONNECTIONS: usize = 9;
+/// Connections of the control thread: short calls, changes, long ones, reads, pages; pulse, jobs, counting; hints, sent and
+/// heard, once another broker is there.
+const CONTROL_CONNECTIONS: usize = 10;
 /// Between tries to bring the schema up while the store is away.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
 /// Requests in flight get so long at a shutdown before their connections are cut.
@@ -74,25 +76,6 @@ struct Read {
     news: bool,
 }
 
-/// A connection for each kind of state calls.
-struct Ways {
-    short: Conn,
-    change: Conn,
-    read: Conn,
-    page: Conn,
-}
-
-impl Ways {
-    fn of(&self, way: Way) -> &Conn {
-        match way {
-            Way::Short => &self.short,
-            Way::Change => &self.change,
-            Way::Read => &self.read,
-            Way::Page => &self.page,
-        }
-    }
-}
-
 struct Control {
     shared: Shared,
     started: Instant,
@@ -106,8 +89,6 @@ struct Control {
     hints: Hints,
     /// A redrive was asked for here.
     redrives: Rc<Bell>,
-    /// Of the changes that this thread makes.
-    writer: Writer,
     finished: Cell<usize>,
     stopping: Cell<bool>,
     fatal: RefCell<Option<String>>,
@@ -123,7 +104,6 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
         follower: Rc::new(Follower::new(broker)),
         hints: Hints::new(broker),
         redrives: Rc::default(),
-        writer: Writer::new(broker),
         shared,
         started,
         driver,
@@ -160,9 +140,8 @@ impl Control {
             crate::warning!("boot", warning);
         }
         let shared = self.budget(&facts);
-        let way = |name: &str| Conn::new(target.clone(), self.name(name));
-        let ways = Ways { short: way("short"), change: way("control"), read: way("reads"), page: way("pages") };
-        *self.ways.borrow_mut() = Some(Rc::new(ways));
+        let connect = |role: &str| Conn::new(target.clone(), self.name(role));
+        *self.ways.borrow_mut() = Some(Rc::new(Ways::new(self.shared.config.broker(), connect)));
         let pulse = Conn::new(target.clone(), self.name("pulse"));
         // Where the log stands is noted before anything is scanned. Source: architecture 13, rule 11.
         let mut first = self.begin(&pulse).await;
@@ -188,9 +167,11 @@ impl Control {
         let mut other_store = false;
         loop {
             self.follower.wait(pause).await;
-            let asked = self.follower.take_asked();
+            let mut asked = self.follower.take_asked();
             let mut read = if other_store { None } else { self.read_log(&pulse).await.transpose() };
             if read.is_none() {
+                // It may be gone again before it can be begun there.
+                self.tell_asked(asked.drain(..), false).await;
                 // Until the shards know it they are refused: nothing is tried.
                 self.tell_pulse(None, true).await;
                 read = self.change_store(&pulse, &target, &facts, &incarnation).await.map(Ok);
@@ -217,9 +198,14 @@ impl Control {
             .min(self.follower.pace().max(LOG_BUSY));
             let heard = read.is_ok();
             self.tell_pulse(read.ok(), missed >= PROBES_LOST).await;
-            for slot in asked {
-                self.shared.hub.send_wait(slot.shard(), Mail::LogRead { slot, read: heard }).await;
-            }
+            self.tell_asked(asked, heard).await;
+        }
+    }
+
+    /// Tells who asked for a read of the log what became of it.
+    async fn tell_asked(&self, asked: impl IntoIterator<Item = Slot>, read: bool) {
+        for slot in asked {
+            self.shared.hub.send_wait(slot.shard(), Mail::LogRead { slot, read }).await;
         }
     }
 
@@ -328,20 +314,20 @@ impl Control {
     }
 
     /// Keeps the dedup evidence that undrained records may need. Source: architecture 13, rule 14.
-    async fn tell_floor(&self, conn: &Conn, gone: bool) {
+    async fn tell_floor(&self, on: &Caller, gone: bool) {
         let mut args = serde_json::json!({ "broker": self.shared.config.broker_id, "gone": gone });
         if let Some(floor) = self.shared.spool.status().floor() {
             args["oldestMs"] = (floor / 1000).into();
         }
         let call = StateCall { function: StateFn::SetSpoolFloor, tenant: TenantId::DEFAULT, args };
         // Without an answer the last word stands, or the next one comes soon.
-        let _ = self.call(conn, &call).await;
+        let _ = self.call(on, &call).await;
     }
 
-    async fn tell_floors(self: Rc<Self>, conn: Rc<Conn>) {
+    async fn tell_floors(self: Rc<Self>, on: Rc<Caller>) {
         loop {
-            self.tell_floor(&conn, false).await;
-            self.keep_broker(&conn, false).await;
+            self.tell_floor(&on, false).await;
+            self.keep_broker(false).await;
             rt::sleep(FLOOR_PERIOD).await;
         }
     }
@@ -361,10 +347,12 @@ impl Control {
     }
 
     /// Says that this broker is still one of those that commit, or that it ends.
-    async fn keep_broker(&self, conn: &Conn, gone: bool) {
-        let broker = self.shared.config.broker();
+    async fn keep_broker(&self, gone: bool) {
+        let Some(ways) = self.ways.borrow().clone() else { return };
+        let (broker, limit) = (self.shared.config.broker(), self.shared.config.stmt_timeout);
         // Without an answer it counts for a day, from its last word.
-        let _ = store::within(conn, PROBE_MAX, async |client| store::log::keep(client, broker, gone).await).await;
+        let said = store::within(&ways.short.conn, limit, async |client| store::log::keep(client, broker, gone).await);
+        let _ = said.await;
     }
 
     async fn wait_for_store(&self, target: &Target) -> Option<StoreFacts> {
@@ -383,6 +371,8 @@ impl Control {
                     return None;
                 }
             }
+            // Pops that ask meanwhile do not wait for it.
+            self.tell_asked(self.follower.take_asked(), false).await;
             rt::sleep(BOOT_PAUSE).await;
         }
         None
@@ -436,21 +426,23 @@ impl Control {
 
     /// Periodic work, on a connection of its own: requests never wait behind it.
     fn start_jobs(self: &Rc<Self>, target: Target, keys: KeyHasher) {
-        let conn = Rc::new(Conn::new(target, self.name("jobs")));
+        let caller =
+            |role: &str| Rc::new(Caller::new(Conn::new(target.clone(), self.name(role)), self.shared.config.broker()));
+        let jobs = caller("jobs");
         let (config, metrics) = (self.shared.config.clone(), self.shared.metrics.clone());
-        rt::spawn(self.clone().purge(conn.clone()));
-        rt::spawn(self.clone().tell_floors(conn.clone()));
+        rt::spawn(self.clone().purge(jobs.clone()));
+        rt::spawn(self.clone().tell_floors(jobs.clone()));
         rt::spawn(self.clone().reconcile_for_ever());
         if self.shared.config.sync {
-            rt::spawn(self.clone().tell_others(conn.target().clone()));
+            rt::spawn(self.clone().tell_others(target.clone()));
         }
-        let (control, on) = (self.clone(), conn.clone());
+        let (control, on) = (self.clone(), jobs.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::add_totals(config.clone(), metrics, call));
-        let (control, on) = (self.clone(), conn.clone());
+        let (control, on) = (self.clone(), jobs.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::keep_history(config.clone(), self.history.clone(), call));
-        let (control, on) = (self.clone(), conn.clone());
+        let (control, on) = (self.clone(), jobs.clone());
         let call = async move |call: StateCall| {
             if call.function == StateFn::MarkPartitions {
                 // A sweep begins: what this broker's spool may need is known before anything is forgotten.
@@ -459,15 +451,15 @@ impl Control {
             control.call(&on, &call).await
         };
         rt::spawn(jobs::retention(config.clone(), call));
-        let (control, on) = (self.clone(), conn.clone());
+        let (control, on) = (self.clone(), jobs);
         let call = async move |call: StateCall| control.call(&on, &call).await;
         let control = self.clone();
-        let changed = async move |tenant: TenantId, queue: &str| control.queue_changed(tenant, queue).await;
+        let grew = async move |lane: LaneKey| control.lane_grew(lane).await;
         let shared = self.shared.clone();
         let held = move || shared.maintenance.push.load(Ordering::Relaxed);
-        rt::spawn(jobs::redrive(config.clone(), keys, self.redrives.clone(), held, call, changed));
+        rt::spawn(jobs::redrive(config.clone(), keys, self.redrives.clone(), held, call, grew));
         // One queue may take as long as a statement may: nothing else waits for that.
-        let counting = Rc::new(Conn::new(conn.target().clone(), self.name("counting")));
+        let counting = caller("counting");
         let (control, on) = (self.clone(), counting.clone());
         let call = async move |call: StateCall| control.call(&on, &call).await;
         rt::spawn(jobs::count_queues(config.clone(), call));
@@ -476,12 +468,12 @@ impl Control {
     }
 
     /// Removes what deleted queues left behind, and sealed runs that are over, in steps nothing waits for.
-    async fn purge(self: Rc<Self>, conn: Rc<Conn>) {
+    async fn purge(self: Rc<Self>, on: Rc<Caller>) {
         let config = self.shared.config.clone();
         let (rows, limit) = (config.retention_batch_size as i32, config.stmt_timeout);
         loop {
-            let dead = store::within(&conn, limit, async |client| store::purge_dead(client, rows).await).await;
-            let runs = store::within(&conn, limit, async |client| store::purge_runs(client, rows).await).await;
+            let dead = store::within(&on.conn, limit, async |client| store::purge_dead(client, rows).await).await;
+            let runs = store::within(&on.conn, limit, async |client| store::purge_runs(client, rows).await).await;
             let more = [dead, runs].iter().any(|done| matches!(done, Ok(1..)));
             let pause = if more { PURGE_STEP_PAUSE } else { config.retention_interval };
             rt::sleep(pause).await;
@@ -523,23 +515,12 @@ impl Control {
         }
     }
 
-    async fn call(&self, conn: &Conn, call: &StateCall) -> StateReply {
-        let limit = self.shared.config.stmt_timeout;
-        if !call.function.changes_queue() {
-            return store::within(conn, limit, async |client| store::state(client, call).await).await;
-        }
-        let changed = store::within(conn, limit, async |client| {
-            let on =
-                self.follower.incarnation().ok_or_else(|| StoreError::Unavailable("the store is not known".into()))?;
-            let line = self.writer.line(client, &on).await?;
-            store::changing_state(client, call, line.writer).await
-        });
-        let changed = changed.await;
-        self.writer.settled(&changed);
-        if changed.is_ok() && self.shared.untold.note() {
+    async fn call(&self, on: &Caller, call: &StateCall) -> StateReply {
+        let reply = on.call(call, self.shared.config.stmt_timeout, self.follower.incarnation()).await;
+        if reply.is_ok() && call.function.tells().is_some() && self.shared.untold.note() {
             self.hints.committed();
         }
-        changed
+        reply
     }
 
     async fn state(self: Rc<Self>, slot: queen_shards::ids::Slot, call: StateCall) {
@@ -557,14 +538,11 @@ impl Control {
         self.shared.hub.send_wait(slot.shard(), Mail::StateReply { slot, reply }).await;
     }
 
-    /// Tells every shard that a queue changed; nobody waits for their verdicts.
-    async fn queue_changed(&self, tenant: TenantId, queue: &str) {
-        let queue: Arc<str> = queue.into();
+    /// Tells its shard that a partition grew by a call of this thread; nobody waits for the verdict.
+    async fn lane_grew(&self, lane: LaneKey) {
         let slot = Slot::new(self.shared.control(), 0);
-        for shard in 0..self.shared.shards {
-            let command = Command::QueueChanged { tenant, queue: queue.clone() };
-            self.shared.hub.send_wait(shard, Mail::Command { slot, command }).await;
-        }
+        let shard = lane.owner(self.shared.shards);
+        self.shared.hub.send_wait(shard, Mail::Command { slot, command: Command::LaneGrew { lane } }).await;
     }
 
     async fn shut_down(self: Rc<Self>) {
@@ -629,7 +607,7 @@ impl Control {
         let ways = self.ways.borrow().clone();
         if let Some(ways) = ways {
             let leave = async {
-                self.keep_broker(&ways.short, true).await;
+                self.keep_broker(true).await;
                 if pending == 0 {
                     self.tell_floor(&ways.short, true).await;
                 }

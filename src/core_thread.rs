@@ -30,6 +30,7 @@ use queen_shards::limits::ShardConfig;
 use queen_shards::place::LaneKey;
 use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashSet;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -47,6 +48,8 @@ const LAG_PERIOD: Duration = Duration::from_millis(100);
 const GIVE_BACK_TICKS: u32 = 10;
 /// Between two questions for a queue's flag while the store does not answer.
 const FLAG_RETRY: Duration = Duration::from_secs(1);
+/// Queues asked for in one call: a megabyte of the longest names.
+const FLAGS_ASKED_MAX: usize = 1000;
 /// What happened to queues is reported so often, the busiest ones where there are more than so many.
 const REPORT_PERIOD: Duration = Duration::from_secs(1);
 const REPORT_QUEUES_MAX: usize = 1000;
@@ -262,38 +265,61 @@ impl Core {
         }
     }
 
-    /// Whether payloads of a queue are encrypted. Asks the store at most once per queue and refresh interval, and waits
-    /// for it only the first time. A question without an answer counts as yes. Only for a core that has a cipher.
+    /// Whether payloads of a queue are encrypted; see [`Core::encrypt`].
     pub async fn encrypts(self: &Rc<Self>, tenant: TenantId, queue: &str) -> bool {
-        match self.flags.find(tenant, queue, now(), FLAG_RETRY.as_micros() as u64) {
-            Memory::Known(encrypted) => encrypted,
-            Memory::Old(encrypted) => {
-                let (core, queue) = (self.clone(), queue.to_owned());
-                rt::spawn(async move {
-                    let _ = core.ask_flag(tenant, &queue).await;
-                });
-                encrypted
-            }
-            Memory::Unknown => {
-                let limit = self.config.push_commit_timeout;
-                let answer = match self.store_is_up() {
-                    true => rt::timeout(limit, self.ask_flag(tenant, queue)).await.flatten(),
-                    false => None,
-                };
-                // Also where the store was lost a moment ago: rather an envelope too many than one too few.
-                answer.unwrap_or(true)
-            }
-        }
+        self.encrypt(tenant, &[queue]).await.pop().unwrap_or(true)
     }
 
-    async fn ask_flag(&self, tenant: TenantId, queue: &str) -> Option<bool> {
+    /// Which of some queues have encrypted payloads, in their order. Asks the store at most once per queue and refresh
+    /// interval, for all that it does not know together, and waits for it only the first time. A question without an answer
+    /// counts as yes. Only for a core that has a cipher.
+    pub async fn encrypt(self: &Rc<Self>, tenant: TenantId, queues: &[&str]) -> Vec<bool> {
+        // Also where the store was lost a moment ago: rather an envelope too many than one too few.
+        let mut encrypted = vec![true; queues.len()];
+        let (mut old, mut unknown) = (Vec::new(), Vec::new());
+        for (at, queue) in queues.iter().enumerate() {
+            match self.flags.find(tenant, queue, now(), FLAG_RETRY.as_micros() as u64) {
+                Memory::Known(known) => encrypted[at] = known,
+                Memory::Old(known) => {
+                    encrypted[at] = known;
+                    old.push((*queue).to_owned());
+                }
+                Memory::Unknown => unknown.push(at),
+            }
+        }
+        if !old.is_empty() {
+            let core = self.clone();
+            rt::spawn(async move {
+                let old: Vec<&str> = old.iter().map(String::as_str).collect();
+                for some in old.chunks(FLAGS_ASKED_MAX) {
+                    core.ask_flags(tenant, some).await;
+                }
+            });
+        }
+        if !unknown.is_empty() && self.store_is_up() {
+            let ask = async {
+                for some in unknown.chunks(FLAGS_ASKED_MAX) {
+                    let names: Vec<&str> = some.iter().map(|at| queues[*at]).collect();
+                    let Some(found) = self.ask_flags(tenant, &names).await else { return };
+                    some.iter().for_each(|at| encrypted[*at] = found.contains(queues[*at]));
+                }
+            };
+            rt::timeout(self.config.push_commit_timeout, ask).await;
+        }
+        encrypted
+    }
+
+    /// Those of the queues that are encrypted; `None`: the store did not say.
+    async fn ask_flags(&self, tenant: TenantId, queues: &[&str]) -> Option<HashSet<String>> {
         let asked = self.flags.ask();
-        let args = serde_json::json!({ "queue": queue });
+        let args = serde_json::json!({ "queues": queues });
         let reply = self.state(StateCall { function: StateFn::QueueFlags, tenant, args }).await.ok()??;
-        let encrypted = serde_json::from_str::<serde_json::Value>(&reply).ok()?.get("encrypted")?.as_bool()?;
+        let found: HashSet<String> = serde_json::from_str(&reply).ok()?;
         let due = now().plus(self.config.cache_refresh.as_micros() as u64);
-        self.flags.remember(asked, tenant, queue, encrypted, due);
-        Some(encrypted)
+        for queue in queues {
+            self.flags.remember(asked, tenant, queue, found.contains(*queue), due);
+        }
+        Some(found)
     }
 
     /// Mints `n` consecutive UUIDv7s: one clock read, then a counter over the random bits.

@@ -27,6 +27,8 @@ pub const BODY_BYTES_MAX: usize = 64 * MIB;
 /// Items of one push, acks of one batch, operations of one transaction. Above: 400. The smallest item is 26 bytes of body and
 /// takes about 360 while it is on its way (parsed, keyed, framed, answered): a body of 64 MiB of them would take 900 MiB.
 pub const ITEMS_MAX: usize = 250_000;
+/// What is said of more.
+pub const TOO_MANY: &str = "more than 250000 items in one request";
 /// Bytes of a queue, partition or group name: an index entry has to hold it. Source: data plane 1.6.
 pub const NAME_BYTES_MAX: usize = 1024;
 
@@ -140,3 +142,5 @@ pub const RING_PAUSE: Duration = Duration::from_millis(50);
 
 const _: () = assert!(TARGET_BYTES_MAX + REQUEST_LINE_EXTRA < HEAD_BYTES_MAX);
 const _: () = assert!(READ_BYTES + KEEP_BYTES + 4 * KIB <= 16 * KIB);
+/// Filters of discovery pops whose queues a shard remembers; beyond it they are read anew.
+pub const FILTERS_MAX: usize = 4096;

@@ -56,7 +56,7 @@ pub enum StateFn {
     TouchQueue,
     /// `http/lease.rs`
     ExtendLease,
-    /// `http/pop.rs`: names of the tenant's queues that match a namespace and a task.
+    /// `http/pop/matched.rs`: names of the tenant's queues that match a namespace and a task.
     MatchQueues,
     /// `telemetry`: what the database knows for `/metrics/prometheus`.
     ClusterMetrics,
@@ -97,27 +97,37 @@ pub type StateReply = Result<Option<String>, StoreError>;
 pub enum Way {
     /// Somebody waits at work: a lease that is extended, a pop that looks for its queues, a first push.
     Short,
-    /// Changes something, perhaps in many rows.
+    /// Changes or finds a few rows, or a bounded number.
     Change,
+    /// Changes or counts as many rows as there are: seconds.
+    Long,
     /// Messages by offset, again and again.
     Read,
     /// What a person looks at: reads perhaps much.
     Page,
 }
 
+/// What other brokers hear of a change with it, by the commit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tells {
+    /// To read the queue of its arguments anew (all queues, when they name none).
+    Queue,
+    /// That the partition of its reply, `grown`, may have grown; nothing where that is null.
+    Growth,
+}
+
 impl StateFn {
-    /// Whether other brokers must read the queue of its arguments anew (all queues, when they name none).
-    pub fn changes_queue(self) -> bool {
-        matches!(
-            self,
+    /// What other brokers must hear of.
+    pub fn tells(self) -> Option<Tells> {
+        match self {
             StateFn::Configure
-                | StateFn::DeleteQueue
-                | StateFn::SeekGroup
-                | StateFn::DeleteGroup
-                | StateFn::ReplayDeadLetter
-                | StateFn::RedriveRow
-                | StateFn::TouchQueue
-        )
+            | StateFn::DeleteQueue
+            | StateFn::SeekGroup
+            | StateFn::DeleteGroup
+            | StateFn::TouchQueue => Some(Tells::Queue),
+            StateFn::ReplayDeadLetter | StateFn::RedriveRow => Some(Tells::Growth),
+            _ => None,
+        }
     }
 
     /// Which connection of the control thread runs it: calls on one go one behind another.
@@ -133,20 +143,44 @@ impl StateFn {
             | StateFn::Status
             | StateFn::StatusQueues
             | StateFn::StatusQueue
-            | StateFn::ClusterMetrics
             | StateFn::ListGroups
             | StateFn::LaggingGroups
             | StateFn::GetGroup
             | StateFn::ListDeadLetters
             | StateFn::ListMessages
             | StateFn::GetMessage => Way::Page,
-            StateFn::Fetch | StateFn::ChangedPartitions => Way::Read,
+            StateFn::Fetch | StateFn::ChangedPartitions | StateFn::ClusterMetrics => Way::Read,
             StateFn::ExtendLease
             | StateFn::MatchQueues
             | StateFn::QueueFlags
             | StateFn::Maintenance
             | StateFn::SetMaintenance => Way::Short,
-            _ => Way::Change,
+            StateFn::Configure
+            | StateFn::TouchQueue
+            | StateFn::UpdateSubscription
+            | StateFn::DeleteQueue
+            | StateFn::DropQueue
+            | StateFn::FindDeadLetter
+            | StateFn::ReplayDeadLetter
+            | StateFn::GetRedrive
+            | StateFn::CancelRedrive => Way::Change,
+            StateFn::SeekGroup | StateFn::DeleteGroup | StateFn::PurgeDeadLetters | StateFn::StartRedrive => Way::Long,
+            // Jobs call them, on connections of their own.
+            StateFn::AnyRedrive
+            | StateFn::NextRedrives
+            | StateFn::RedriveRow
+            | StateFn::AddTotals
+            | StateFn::AddHistory
+            | StateFn::ClaimTask
+            | StateFn::ReleaseTask
+            | StateFn::MarkPartitions
+            | StateFn::RetainStep
+            | StateFn::ForgetEvidence
+            | StateFn::CleanupPartitions
+            | StateFn::PurgeMetrics
+            | StateFn::SetSpoolFloor
+            | StateFn::MeasureRetained
+            | StateFn::CountQueue => Way::Long,
         }
     }
 

@@ -18,7 +18,7 @@ pub mod zstd_frame;
 
 mod fields;
 
-use crate::limits::ITEMS_MAX;
+use crate::limits::{ITEMS_MAX, TOO_MANY};
 
 /// The media type that says a push or transaction body is binary. Source: binary forms 3.
 pub const PUSH_TYPE: &str = "application/x-queen-push";
@@ -59,7 +59,7 @@ type Result<T> = std::result::Result<T, Refused>;
 /// Refuses more messages than a JSON push may have: each costs many times the few bytes it can be sent in. `total`: of
 /// the body so far, with those that a number in it announces.
 fn within_items(total: usize) -> Result<()> {
-    if total <= ITEMS_MAX { Ok(()) } else { Err(Refused::malformed(crate::http::push::parse::TOO_MANY)) }
+    if total <= ITEMS_MAX { Ok(()) } else { Err(Refused::malformed(TOO_MANY)) }
 }
 
 #[cfg(test)]

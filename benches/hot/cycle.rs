@@ -228,6 +228,7 @@ impl Stage {
             conflating_partitions: 1,
             conflation: None,
             bytes: u64::MAX,
+            said: Default::default(),
             lease_secs: None,
             auto_ack: false,
             lease: None,

@@ -4,7 +4,7 @@
 -- Out    an array, in order: {"high","start","error" or absent,"segments":[...]}. Whole stored groups, at least one, until 10000 messages;
 --        bodies are hex.
 -- Locks  none. Cost: an index probe per entry, and what it returns.
--- Caller src/http/fetch.rs. Source: data plane 13.1.
+-- Caller src/http/fetch.rs. Source: state plane 8.
 create or replace function queen.fetch(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

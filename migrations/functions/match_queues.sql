@@ -3,7 +3,7 @@
 -- Out    a JSON array of names in name order, [] when nothing matches. Never null.
 -- Locks  none.
 -- Again  harmless: reads only.
--- Caller src/http/pop.rs, discovery; at most once a second for each (tenant, namespace, task) and core.
+-- Caller src/http/pop/matched.rs, discovery; one at a time for each (tenant, namespace, task) and core.
 --        Source: data plane 4.1.
 create or replace function queen.match_queues(p_tenant uuid, p_args jsonb)
 returns json

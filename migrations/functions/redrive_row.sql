@@ -1,6 +1,6 @@
 -- redrive_row.sql: moves one dead letter for a redrive and counts it, in one transaction.
 -- In     p_args: redrive uuid text, failedAt text, and what replay_dead_letter takes.
--- Out    {"result":"moved"|"duplicate"|"gone"|"failed"|"stopped"}. stopped: cancelled meanwhile, nothing is done.
+-- Out    {"result":"moved"|"duplicate"|"gone"|"failed"|"stopped","grown"}. grown: the partition that was moved to. stopped: cancelled meanwhile, nothing is done.
 --        An error that passes (a deadlock, a lock that was not had in time) is raised: nothing is done, nothing is counted.
 -- Locks  the redrive's row, then those of replay_dead_letter.
 -- Again  gone: a row moves at most once, whatever crashed.
@@ -10,6 +10,7 @@ returns json
 language plpgsql volatile
 as $$
 declare
+    v_done json;
     v_result text;
     v_error text;
 begin
@@ -21,7 +22,8 @@ begin
         return json_build_object('result', 'stopped');
     end if;
     begin
-        v_result := queen.replay_dead_letter(p_tenant, p_args) ->> 'result';
+        v_done := queen.replay_dead_letter(p_tenant, p_args);
+        v_result := v_done ->> 'result';
     exception when others then
         -- Of the moment and not of the row: it comes again. Source: operations 4.5.
         if left(sqlstate, 2) in ('08', '40', '53', '55', '57', '58') or sqlstate = '25006' then
@@ -40,6 +42,6 @@ begin
         after_id = (p_args ->> 'id')::uuid,
         updated_at = clock_timestamp()
     where r.id = (p_args ->> 'redrive')::uuid;
-    return json_build_object('result', v_result);
+    return json_build_object('result', v_result, 'grown', v_done -> 'grown');
 end;
 $$;

@@ -2,12 +2,12 @@
 -- In     p_args: id uuid text; queue, partition text and slot integer (its placement): the destination, made if missing;
 --        message uuid text (the new id); key text (hex, the dedup key of `dlq:<id>`, as stored); payload text (hex)
 --        and encrypted boolean, or neither: what is stored instead of the row's own.
--- Out    {"result":"moved"|"duplicate"|"gone","offset","group","transactionId"}. duplicate and gone write nothing
---        (but a destination that was made for a row which was replayed meanwhile).
+-- Out    {"result":"moved"|"duplicate"|"gone","offset","group","transactionId","grown"}. grown: the partition that was moved to.
+--        duplicate and gone write nothing (but a destination that was made for a row which was replayed meanwhile).
 -- Locks  destination queue FOR KEY SHARE, its partition row, then the dead letter. The window is searched before the
 --        partition is locked, under the lock only what came since: pushes skip the row meanwhile.
 -- Again  gone.
--- Caller src/http/dead_letters.rs, queen.redrive_step. Source: data plane 10.3; binary forms 11 (the frame).
+-- Caller src/http/dead_letters.rs, queen.redrive_row. Source: data plane 10.3; binary forms 11 (the frame).
 create or replace function queen.replay_dead_letter(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile
@@ -96,6 +96,7 @@ begin
         octet_length(v_frame), v_key, v_frame);
     delete from queen.dead_letters as d where d.id = v_id;
     return json_build_object(
-        'result', 'moved', 'offset', v_last, 'group', v_letter.group_name, 'transactionId', v_letter.transaction_id);
+        'result', 'moved', 'offset', v_last, 'group', v_letter.group_name, 'transactionId', v_letter.transaction_id,
+        'grown', v_lane.partition_id);
 end;
 $$;

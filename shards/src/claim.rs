@@ -32,7 +32,7 @@ pub(crate) struct PopJob {
     claims: Vec<Claim>,
     batch_left: u32,
     partitions_left: u32,
-    /// Inflated bytes of what is claimed; one message may go past the budget.
+    /// Bytes of what is claimed, as [`Pop::bytes`] counts them; one message may go past the budget.
     bytes_taken: u64,
     /// Reads, seedings and moves under way.
     pending: u32,
@@ -569,7 +569,8 @@ impl Shard {
         };
         match visible {
             Some(visible) if job.batch_left > 0 && job.partitions_left > 0 => {
-                end = end.min(visible).min(within_bytes(&records, start, job.bytes_left()));
+                let said = job.pop.said.of_each(&lane.key.partition);
+                end = end.min(visible).min(within_bytes(&records, start, job.bytes_left(), said));
                 let records = records.into_iter().filter(|r| r.base <= end).collect();
                 self.claim(at, group, lane_ref, start, end, records);
             }
@@ -626,7 +627,7 @@ impl Shard {
             (to, attempt, Some(id))
         };
         job.reserve(count(given, end));
-        job.bytes_taken += bytes_of(&records, given, end);
+        job.bytes_taken += bytes_of(&records, given, end, job.pop.said.of_each(&name));
         let cursor_move = CursorMove {
             partition,
             group: group_id,
@@ -715,7 +716,8 @@ impl Shard {
         let granted = claim.start;
         claim.start = claim.start.max(log_start);
         let gone = claim.start.min(claim.end.plus(1));
-        let gone_bytes = bytes_of(&claim.records, granted, gone.plus(-1));
+        let gone_bytes = |said| bytes_of(&claim.records, granted, gone.plus(-1), said);
+        let gone_bytes = self.pops.get(at).map_or(0, |job| gone_bytes(job.pop.said.of_each(&claim.name)));
         claim.records.retain(|record| record.last() >= claim.start);
         if let (Some(oldest), Some(job)) = (claim.records.first(), self.pops.get(at)) {
             let (oldest, auto_ack) = (oldest.created_at, job.pop.auto_ack);
@@ -749,7 +751,8 @@ impl Shard {
     pub(crate) fn unclaimed(&mut self, at: Ref, claim: &Claim) {
         let Some(job) = self.pops.get_mut(at) else { return };
         job.release(count(claim.start, claim.end));
-        job.bytes_taken = job.bytes_taken.saturating_sub(bytes_of(&claim.records, claim.start, claim.end));
+        let said = job.pop.said.of_each(&claim.name);
+        job.bytes_taken = job.bytes_taken.saturating_sub(bytes_of(&claim.records, claim.start, claim.end, said));
         if job.claims.is_empty() && job.pending == 0 {
             job.lease = job.pop.lease;
         }
@@ -770,14 +773,15 @@ impl Shard {
     }
 }
 
-/// The last offset from `start` on that fits into `bytes`; at least `start`. Counted as in [`bytes_of`].
-fn within_bytes(records: &[Record], start: Offset, bytes: u64) -> Offset {
+/// The last offset from `start` on that fits into `bytes`; at least `start`. `said`: of each message beside its frame.
+/// Counted as in [`bytes_of`].
+fn within_bytes(records: &[Record], start: Offset, bytes: u64, said: u64) -> Offset {
     let mut left = bytes;
     let mut end = start;
     for record in records {
         let first = record.base.max(start);
         let here = record.last().0 - first.0 + 1;
-        let each = (record.raw_len as u64 / record.count.max(1) as u64).max(1);
+        let each = (record.raw_len as u64 / record.count.max(1) as u64 + said).max(1);
         let fits = here.min((left / each).min(i64::MAX as u64) as i64);
         if fits > 0 {
             end = first.plus(fits - 1);
@@ -790,11 +794,14 @@ fn within_bytes(records: &[Record], start: Offset, bytes: u64) -> Offset {
     end
 }
 
-/// Inflated bytes of a span; a record's bytes count evenly over its messages.
-fn bytes_of(records: &[Record], start: Offset, end: Offset) -> u64 {
+/// Bytes of a span, inflated and with what is `said` of each message; a record's bytes count evenly over its messages.
+fn bytes_of(records: &[Record], start: Offset, end: Offset, said: u64) -> u64 {
     let of = |record: &Record| {
         let n = (record.last().min(end).0 - record.base.max(start).0 + 1).max(0) as u64;
-        record.raw_len as u64 * n / record.count.max(1) as u64
+        record.raw_len as u64 * n / record.count.max(1) as u64 + n * said
     };
     records.iter().map(of).sum()
 }
+
+#[cfg(test)]
+mod tests;

@@ -101,8 +101,9 @@ pub struct Pop {
     pub conflating_partitions: u32,
     /// What the request says of conflation. The group's record decides; this counts where the pop makes the record.
     pub conflation: Option<bool>,
-    /// Stored bytes (inflated) wanted at most; one message is given however large.
+    /// Bytes wanted at most, of inflated records and of what is said of each message; one message is given however large.
     pub bytes: u64,
+    pub said: Said,
     /// Lease length the request names; the queue's otherwise.
     pub lease_secs: Option<u32>,
     pub auto_ack: bool,
@@ -114,6 +115,23 @@ pub struct Pop {
     /// On a queue with a `minPopWaitTime`: claim nothing, only count, unless at least so many messages are ready.
     /// Source: data plane 4.5.
     pub at_least: u32,
+}
+
+/// What an answer says of each message beside its frame. It counts with the frame: the names of a tiny message may be many
+/// times its size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Bytes, without the name of the partition.
+    pub bytes: u32,
+    /// How often the name of the partition is said.
+    pub names: u32,
+}
+
+impl Said {
+    /// Bytes said of each message of this partition.
+    pub fn of_each(self, partition: &str) -> u64 {
+        self.bytes as u64 + self.names as u64 * partition.len() as u64
+    }
 }
 
 #[derive(Clone, Debug)]

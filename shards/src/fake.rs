@@ -167,6 +167,7 @@ pub fn pop(group: &str) -> Command {
         conflating_partitions: 1,
         conflation: None,
         bytes: 1 << 20,
+        said: Default::default(),
         lease_secs: None,
         auto_ack: false,
         lease: None,

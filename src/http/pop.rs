@@ -10,6 +10,7 @@
 
 pub mod framed;
 mod inflate;
+mod matched;
 pub mod query;
 pub mod render;
 
@@ -21,6 +22,7 @@ use crate::limits::NAME_BYTES_MAX;
 use crate::state::{StateCall, StateFn};
 use crate::wire::POP_TYPE;
 use futures_util::future::{Either, pending, select, select_all};
+use matched::{Names, matched_queues};
 use queen_shards::command::{Claim, Command, Pop, PopFrom, QUEUE_MODE, Start, Verdict, Watch};
 use queen_shards::effect::StoreError;
 use queen_shards::ids::{GroupId, LeaseId, Micros, PartitionId, TenantId};
@@ -55,11 +57,7 @@ const FILL_RECOUNT: u64 = 10_000;
 const EMPTY_WAKES: u32 = 3;
 /// Longest space between asks after empty wakes.
 const EMPTY_WAKE_PAUSE_MAX: u64 = 50_000;
-/// Names of matched queues are read again after this. Source: data plane 4.5, one re-check a second.
-const MATCHED_AGE_MAX: u64 = 1_000_000;
-/// The same after a wake: many polls woken by one event share a read.
-const MATCHED_AGE_WOKEN: u64 = 50_000;
-/// Entries of the per-thread tables below; beyond it they start anew.
+/// Entries of the per-thread table below; beyond it it starts anew.
 const TABLE_MAX: usize = 4096;
 
 /// What a pop takes from the configuration.
@@ -191,7 +189,7 @@ impl Asking {
                 Source::One(PopFrom::Partition(LaneKey::new(tenant, queue.into(), partition.into())))
             }
         };
-        let messages_max = (ANSWER_BYTES_MAX as usize / render::said_of_each("", group)) as u32;
+        let messages_max = (ANSWER_BYTES_MAX / render::said(group).of_each("")) as u32;
         let wildcard = matches!(route, Route::Queue { .. });
         let pinned = matches!(route, Route::Partition { .. });
         let engaged = query.autopilot && settings.autopilot && wildcard && query.group.is_some();
@@ -411,18 +409,6 @@ fn nothing(core: &Core, asking: &Asking, policy: Policy) -> Response {
     render::render(&answer).map_or_else(|_| Response::empty(204), |body| Response::json(200, body))
 }
 
-/// Which names of queues will do, for a pop that finds its queues by namespace or task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Names {
-    /// Those of a moment ago, which other pops have read.
-    Usual,
-    /// Something happened: it may have been that a queue went, and an ask would make it again.
-    Woken,
-    /// Read from this moment on: before a pop is answered empty, it has asked all queues that were there when it came.
-    /// Source: data plane 3.4.5.
-    Since(Micros),
-}
-
 /// The queues or the partition to ask now, and a moment at which there were no others.
 async fn sources(core: &Rc<Core>, asking: &Asking, names: Names) -> Result<(Vec<PopFrom>, Micros), StoreError> {
     match &asking.from {
@@ -547,6 +533,7 @@ impl<'a> Taken<'a> {
                     conflating_partitions: self.conflating_partitions,
                     conflation: asking.conflation,
                     bytes: self.bytes,
+                    said: render::said(&asking.group),
                     lease_secs: asking.lease_secs,
                     auto_ack: asking.auto_ack,
                     lease: self.lease,
@@ -585,10 +572,8 @@ impl<'a> Taken<'a> {
         }
         for claim in verdict.claims {
             let messages = u32::try_from(claim.end.0 - claim.start.0 + 1).unwrap_or(u32::MAX);
-            let inflated: u64 = claim.records.iter().map(|record| record.raw_len as u64).sum();
-            let bytes = inflated + messages as u64 * render::said_of_each(&claim.name, group) as u64;
             self.batch = self.batch.saturating_sub(messages);
-            self.bytes = self.bytes.saturating_sub(bytes);
+            self.bytes = self.bytes.saturating_sub(render::claim_bytes(&claim, group) as u64);
             self.partitions = self.partitions.saturating_sub(1);
             self.conflating_partitions = self.conflating_partitions.saturating_sub(1);
             self.claims.push(claim);
@@ -683,78 +668,9 @@ async fn sleep(micros: u64) {
     crate::rt::sleep(Duration::from_micros(micros)).await
 }
 
-/// Names of the queues that match, in name order.
-type Matched = Arc<[Arc<str>]>;
-
-/// What was matched lately. Moments are those at which a question began.
-struct Lately {
-    names: Matched,
-    read_at: Micros,
-    /// Of a read that may still be on its way: whoever asks meanwhile takes what is known, so that one read serves all
-    /// parked polls.
-    asked_at: Micros,
-}
-
 thread_local! {
-    static MATCHED: RefCell<HashMap<(TenantId, Option<String>, Option<String>), Lately>> = RefCell::default();
     /// How often each (tenant, queue, group) was asked.
     static TURNS: RefCell<HashMap<u64, u32>> = RefCell::default();
-}
-
-/// The names, and a moment at which there were no others.
-async fn matched_queues(
-    core: &Rc<Core>,
-    tenant: TenantId,
-    namespace: &Option<String>,
-    task: &Option<String>,
-    names: Names,
-) -> Result<(Matched, Micros), StoreError> {
-    let key = (tenant, namespace.clone(), task.clone());
-    let now = core.now();
-    let known = MATCHED.with_borrow_mut(|matched| {
-        let lately = matched.get_mut(&key)?;
-        let will_do = match names {
-            Names::Usual => now.since(lately.asked_at) < MATCHED_AGE_MAX,
-            Names::Woken => now.since(lately.asked_at) < MATCHED_AGE_WOKEN,
-            Names::Since(moment) => moment <= lately.read_at,
-        };
-        if !will_do {
-            lately.asked_at = now;
-        }
-        will_do.then(|| (lately.names.clone(), lately.read_at))
-    });
-    if let Some(known) = known {
-        return Ok(known);
-    }
-    let args = serde_json::json!({ "namespace": namespace, "task": task });
-    let read = core.state(StateCall { function: StateFn::MatchQueues, tenant, args }).await;
-    let read = read.and_then(|reply| match reply {
-        Some(text) => serde_json::from_str::<Vec<String>>(&text).map_err(|e| StoreError::Refused(e.to_string())),
-        None => Ok(Vec::new()),
-    });
-    let names: Matched = match read {
-        Ok(names) => names.into_iter().map(Arc::from).collect(),
-        Err(error) => {
-            // What is known is as old as it was: the next pop asks again.
-            MATCHED.with_borrow_mut(|matched| {
-                if let Some(lately) = matched.get_mut(&key).filter(|lately| lately.asked_at == now) {
-                    lately.asked_at = lately.read_at;
-                }
-            });
-            return Err(error);
-        }
-    };
-    MATCHED.with_borrow_mut(|matched| {
-        if matched.len() >= TABLE_MAX {
-            matched.clear();
-        }
-        // A read that began later may have been answered before.
-        if matched.get(&key).is_none_or(|lately| lately.read_at <= now) {
-            let asked_at = matched.get(&key).map_or(now, |lately| lately.asked_at.max(now));
-            matched.insert(key, Lately { names: names.clone(), read_at: now, asked_at });
-        }
-    });
-    Ok((names, now))
 }
 
 fn hash_source(tenant: TenantId, queue: &str, group: &str) -> u64 {

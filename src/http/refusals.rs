@@ -76,19 +76,6 @@ impl Refusal {
         }
     }
 
-    /// Whether the connection must close after this answer: where the next request begins is not known for sure.
-    pub fn ends_connection(&self) -> bool {
-        matches!(
-            self,
-            Refusal::BadRequest(_)
-                | Refusal::TargetTooLong
-                | Refusal::HeadTooLarge
-                | Refusal::BodyTooLarge
-                | Refusal::Expectation
-                | Refusal::TooSlow
-        )
-    }
-
     /// Status, and the text of the body (`None`: no body).
     fn parts(&self) -> (u16, Option<String>) {
         let text = |text: &str| Some(text.to_string());
@@ -231,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn too_large_and_bad_queries_are_plain_text() {
+    fn a_body_that_is_too_large_is_refused_in_plain_text() {
         let text = Some("text/plain; charset=utf-8");
         check(Refusal::BodyTooLarge, 413, text, "length limit exceeded");
     }

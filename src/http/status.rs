@@ -7,11 +7,13 @@ use super::resources::{PARTITIONS_LISTED_MAX, page};
 use super::routes::Params;
 use super::{Request, Response, reply};
 use crate::core_thread::Core;
+use crate::reads::Reads;
 use crate::rt;
 use crate::state::{StateCall, StateFn};
 use crate::telemetry::metrics::{Metrics, resident_bytes};
 use crate::telemetry::prometheus;
-use queen_shards::ids::TenantId;
+use queen_shards::effect::StoreError;
+use queen_shards::ids::{Micros, TenantId};
 use serde_json::{Value, json};
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,6 +25,8 @@ const QUEUES_LISTED_MAX: i64 = 1000;
 const QUEUES_NAMED_MAX: u32 = 1000;
 /// How long a scrape waits for the database: scrapers give up after 10 s, and what memory knows must not be lost.
 const SCRAPE_WAIT: Duration = Duration::from_secs(2);
+/// What the database said to a scrape is said to others of this shard for so long: the page needs no token.
+const SCRAPE_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// `GET /api/v1/status`
 pub async fn status(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
@@ -106,21 +110,37 @@ fn metrics_json(metrics: &Metrics) -> String {
 
 /// `GET /metrics/prometheus`: what memory knows always, what the database knows when it answers in time.
 pub async fn prometheus(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
-    let cluster = if core.store_is_up() {
-        let args = json!({"limit": QUEUES_NAMED_MAX});
-        let call = StateCall { function: StateFn::ClusterMetrics, tenant: TenantId::DEFAULT, args };
-        let reply = rt::timeout(SCRAPE_WAIT, core.state(call)).await;
-        reply.and_then(Result::ok).flatten().and_then(|text| serde_json::from_str::<Value>(&text).ok())
-    } else {
-        None
+    let cluster = match core.store_is_up() {
+        true => rt::timeout(SCRAPE_WAIT, of_the_database(core)).await.flatten(),
+        false => None,
     };
     Response {
         status: 200,
         content_type: Some("text/plain; version=0.0.4; charset=utf-8"),
-        body: prometheus::text(&core.metrics, &core.spool(), core.push_maintenance(), cluster.as_ref()).into_bytes(),
+        body: prometheus::text(&core.metrics, &core.spool(), core.push_maintenance(), cluster.as_deref()).into_bytes(),
         headers: vec![("cache-control", "no-cache".to_owned())],
         ..Response::default()
     }
+}
+
+thread_local! {
+    static SCRAPED: Reads<(), Rc<Value>> = Reads::new(1);
+}
+
+/// What the database knows for a scrape: read by one at a time, however many scrape, because it counts all dead letters.
+async fn of_the_database(core: &Rc<Core>) -> Option<Rc<Value>> {
+    let read = || {
+        let core = core.clone();
+        async move {
+            let args = json!({"limit": QUEUES_NAMED_MAX});
+            let call = StateCall { function: StateFn::ClusterMetrics, tenant: TenantId::DEFAULT, args };
+            let text = core.state(call).await?.unwrap_or_default();
+            serde_json::from_str(&text).map(Rc::new).map_err(|error| StoreError::Refused(error.to_string()))
+        }
+    };
+    let since = Micros(core.now().0.saturating_sub(SCRAPE_AGE_MAX.as_micros() as u64));
+    let reads = SCRAPED.with(Reads::clone);
+    reads.get((), since, false, || core.now(), read).await.ok().map(|(answer, _)| answer)
 }
 
 #[cfg(test)]

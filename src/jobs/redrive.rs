@@ -1,6 +1,6 @@
 //! Bulk replays of dead letters: every second the next rows of each running redrive, at its rate.
 //!
-//!     claim the task > rows of this second > each: key, slot, new id > queen.redrive_row > shards are told
+//!     claim the task > rows of this second > each: key, slot, new id > queen.redrive_row > its shard is told
 //!
 //! Holds: a row and its count are one transaction, so a redrive goes on after any crash and moves no row twice.
 
@@ -16,7 +16,7 @@ use queen_shards::ids::TenantId;
 use queen_shards::key::KeyHasher;
 use queen_shards::place::LaneKey;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,18 +33,18 @@ const RUN_MAX: Duration = Duration::from_secs(20);
 
 /// Moves what running redrives ask for. `asked`: one was asked for here. `held`: push maintenance is on, so that nothing is
 /// moved: what is moved would come before pushes that wait on disk, as a single replay would (data plane 10.3). `call`: runs
-/// a state call; `changed`: tells the shards that a queue grew.
+/// a state call; `grew`: tells the owner shard that a partition grew.
 pub(crate) async fn redrive(
     config: Arc<Config>,
     keys: KeyHasher,
     asked: Rc<Bell>,
     held: impl Fn() -> bool,
     call: impl AsyncFn(StateCall) -> StateReply,
-    changed: impl AsyncFn(TenantId, &str),
+    grew: impl AsyncFn(LaneKey),
 ) {
     let cipher = Cipher::of(config.encryption);
     let mut work = async || {
-        let mut grown = BTreeSet::new();
+        let mut grown = BTreeMap::new();
         let started = Instant::now();
         let ask = async |tenant, function, args| -> Option<Value> {
             let reply = call(StateCall { function, tenant, args }).await;
@@ -75,16 +75,21 @@ pub(crate) async fn redrive(
                     let Some(flags) = ask(tenant, StateFn::QueueFlags, queue).await else { break };
                     replay_as(cipher, &found, flags["encrypted"] == true, &mut args);
                 }
-                match ask(tenant, StateFn::RedriveRow, args).await {
+                let done = ask(tenant, StateFn::RedriveRow, args).await;
+                if done.as_ref().is_none_or(|done| !done["grown"].is_null()) {
+                    // Without an answer it may have moved.
+                    grown.insert((tenant.0, lane.queue.clone(), lane.partition.clone()), lane);
+                }
+                match done {
                     Some(done) if done["result"] == "stopped" => break,
-                    Some(_) => drop(grown.insert((tenant.0, text("queue").to_owned()))),
+                    Some(_) => {}
                     // Not counted: it comes again.
                     None => break,
                 }
             }
         }
-        for (tenant, queue) in grown {
-            changed(TenantId(tenant), &queue).await;
+        for lane in grown.into_values() {
+            grew(lane).await;
         }
     };
     // One may have been running before this broker was.

@@ -216,11 +216,6 @@ impl Scanner {
         self.whole = true;
     }
 
-    /// More may come after all: the file is still being written.
-    pub fn reopen(&mut self) {
-        self.whole = false;
-    }
-
     pub fn next(&mut self) -> Found {
         match self.record_at(self.at) {
             Tried::Whole { number, body, end } if number == self.next => self.take(number, body, end),

@@ -1,6 +1,6 @@
 //! Calls off the hot path: provisioning, groups, scans, reloads. Each may be repeated without harm.
 
-use crate::state::{StateCall, StateReply};
+use crate::state::{StateCall, StateReply, Tells};
 use crate::store::client::{Client, On, run};
 use crate::store::failure::Nature;
 use crate::store::params::{One, column, param};
@@ -50,17 +50,23 @@ pub async fn state(client: &Client, call: &StateCall) -> StateReply {
     }
 }
 
-/// The same for a function that changes a queue: the transaction says so in the commit log, under `writer`.
-pub async fn changing_state(client: &Client, call: &StateCall, writer: i64) -> StateReply {
+/// The same for a function of which other brokers must hear: the transaction says so in the commit log, under `writer`.
+///
+/// The change comes first: whoever waits for the writer's row waits for the end of a commit, and not for the change.
+pub async fn changing_state(client: &Client, call: &StateCall, tells: Tells, writer: i64) -> StateReply {
     let name = call.function.name();
-    let sql = format!("select queen.note_change($3, $1, $2::jsonb ->> 'queue'), queen.{name}($1, $2::jsonb)::text");
+    let note = match tells {
+        Tells::Queue => "queen.note_change($3, $1, $2::jsonb ->> 'queue')",
+        Tells::Growth => "queen.note_growth($3, (c.said ->> 'grown')::bigint)",
+    };
+    let sql = format!("select c.said::text, {note} from queen.{name}($1, $2::jsonb) as c (said)");
     let args = call.args.to_string();
     let (tenant, args, writer) = (One::of(call.tenant.0), One::of(args.as_str()), One::of(writer));
     let rows = run(client, Nature::Writes, &sql, &[param(&tenant), param(&args), param(&writer)]).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let mut columns = Columns::of(row);
-    columns.skip(1);
-    columns.get()
+    match rows.first() {
+        Some(row) => Columns::of(row).get(),
+        None => Ok(None),
+    }
 }
 
 /// One bounded step of removing what deleted queues left; rows removed.

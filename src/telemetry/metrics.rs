@@ -104,7 +104,6 @@ pub struct ShardMetrics {
     batches: [Batches; 3],
     connections_open: AtomicI64,
     connections_busy: AtomicI64,
-    loop_lag_max: AtomicU64,
     /// The same since it was last taken.
     loop_lag_recent: AtomicU64,
     tail_bytes: AtomicU64,
@@ -187,7 +186,6 @@ impl ShardMetrics {
     pub fn loop_lag(&self, micros: u64) {
         add(&self.cells.loop_lag_samples, 1);
         add(&self.cells.loop_lag_micros, micros);
-        self.loop_lag_max.fetch_max(micros, Relaxed);
         self.loop_lag_recent.fetch_max(micros, Relaxed);
     }
     /// A fused commit came back after `micros` with `items` messages, claims or acks in it.
@@ -305,9 +303,6 @@ impl Metrics {
             self.shards.iter().map(|s| cell(s).load(Relaxed)).sum::<i64>().max(0) as u64
         };
         (sum(|s| &s.connections_open), sum(|s| &s.connections_busy))
-    }
-    pub fn loop_lag_max_micros(&self) -> u64 {
-        self.shards.iter().map(|s| s.loop_lag_max.load(Relaxed)).max().unwrap_or(0)
     }
     /// Bytes of all tails, and of all dedup windows.
     pub fn memory(&self) -> (u64, u64) {

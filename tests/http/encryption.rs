@@ -290,3 +290,23 @@ fn a_flipped_bit_costs_its_own_message_and_no_other() {
     assert!(damaged >= n * 9 / 10, "{damaged} of {n} flips noticed, {opened} hit what is not used");
     println!("{n} flips: {damaged} noticed, {opened} in the unused bytes of the IV, 0 others affected");
 }
+
+/// A push that names many queues for the first time asks for all of them at once; each is stored as its own options say.
+#[test]
+fn a_push_to_many_new_queues_encrypts_those_that_are() {
+    let postgres = Postgres::start(&[]);
+    let b = with_key(Setup::on(&postgres, "postgres")).start();
+    let queues: Vec<String> = (0..30).map(|_| unique("many")).collect();
+    for queue in queues.iter().step_by(3) {
+        b.configure(queue, json!({"encryptionEnabled": true}));
+    }
+    let items: Vec<_> = queues.iter().map(|queue| json!({"queue": queue, "partition": "p", "payload": 1})).collect();
+    b.push(items.into());
+    let sql = "select q.name || ' ' || (s.frame_flags & 4 = 4) from queen.segments s
+               join queen.partitions p on p.id = s.partition_id join queen.queues q on q.id = p.queue_id";
+    let mut stored: Vec<String> = postgres.query("postgres", sql).lines().map(str::to_owned).collect();
+    let mut want: Vec<String> = queues.iter().enumerate().map(|(n, queue)| format!("{queue} {}", n % 3 == 0)).collect();
+    stored.sort();
+    want.sort();
+    assert_eq!(stored, want);
+}

@@ -1,6 +1,6 @@
 //! Consumer groups over HTTP, data plane 11; the second half of invariant 35, and 41.
 
-use crate::harness::{Broker, encode, rules, two_shards, unique};
+use crate::harness::{Broker, Setup, encode, eventually, rules, shared_postgres, two_shards, unique};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -163,4 +163,40 @@ fn listings_and_refusals() {
         (b.get(&path).text().as_str(), b.send("DELETE", &path, None).json()["deletedPartitions"].as_i64()),
         ("{}", Some(0))
     );
+}
+
+/// A seek may take half a minute; who configures a queue, and a redrive, do not wait for it.
+#[test]
+fn beside_a_seek_that_waits_queues_are_configured_and_dead_letters_move() {
+    let b = Setup::clean().start();
+    let database = b.database.clone().expect("a database");
+    let (sought, q) = (unique("sought"), unique("beside"));
+    b.push_n(&sought, "p", "m", 1);
+    b.push_n(&q, "p", "m", 4);
+    let letters: Vec<Value> = b.pop(&q, ALL).messages.iter().map(|message| message.ack("dlq")).collect();
+    b.ack_ok("g", &letters);
+    let postgres = shared_postgres();
+    let sessions = |what: &str, which: &str| {
+        let sql = format!("select {what} from pg_stat_activity where datname = '{database}' and {which}");
+        postgres.query("postgres", &sql)
+    };
+    let mut holder = postgres.spawn(
+        &database,
+        "begin; select from queen.partitions p join queen.queues q on q.id = p.queue_id
+         where q.name like 'sought%' for update of p; select pg_sleep(600)",
+    );
+    let redrive = b.post("/api/v1/dlq/redrive", &json!({"queue": q, "rate": 1})).json();
+    let path = format!("/api/v1/dlq/redrive/{}", redrive["id"].as_str().expect("an id"));
+    eventually("the row is held", || (sessions("count(*)", "wait_event = 'PgSleep'") == "1").then_some(()));
+    std::thread::scope(|scope| {
+        let seek = scope.spawn(|| seek(&b, &sought, None, json!({"toEnd": true})));
+        let waits = "wait_event_type = 'Lock' and query like '%seek_group%'";
+        eventually("the seek waits", || (sessions("count(*)", waits) == "1").then_some(()));
+        b.configure(&unique("new"), json!({"leaseTime": 5}));
+        eventually("the redrive ends", || (b.get(&path).json()["state"] == "done").then_some(()));
+        assert_eq!(sessions("count(*)", waits), "1", "it waits still");
+        sessions("pg_terminate_backend(pid)", "wait_event = 'PgSleep'");
+        assert_eq!(seek.join().expect("the seek")["success"], true);
+    });
+    holder.wait().expect("psql ends");
 }

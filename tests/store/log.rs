@@ -1,6 +1,7 @@
 //! The commit log: what one broker committed, another one reads. Source: architecture 13, rules 8 to 11.
 
 use crate::support::*;
+use queen::state::{StateCall, StateFn, Tells};
 use queen::store::log::{self, News, Positions};
 use queen::store::{self, Client, Incarnation};
 use queen_shards::command::{Left, Start};
@@ -138,16 +139,60 @@ fn changes_of_queues_are_told_with_the_change() {
         let writer = log::add_writer(&db.client, A, 0, &db.incarnation().await).await.unwrap();
         let mut at = None;
         news(&db.client, &mut at).await;
-        let call = |args| queen::state::StateCall { function: queen::state::StateFn::Configure, tenant, args };
+        let call = |args| StateCall { function: StateFn::Configure, tenant, args };
         let good = call(serde_json::json!({"queue": "q", "options": {}}));
-        store::changing_state(&db.client, &good, writer).await.unwrap();
+        store::changing_state(&db.client, &good, Tells::Queue, writer).await.unwrap();
         assert_eq!(news(&db.client, &mut at).await.changed, [(tenant, "q".into())]);
         let bad = call(serde_json::json!({"queue": "q", "options": {"leaseTime": "no number"}}));
-        store::changing_state(&db.client, &bad, writer).await.unwrap_err();
+        store::changing_state(&db.client, &bad, Tells::Queue, writer).await.unwrap_err();
         assert!(news(&db.client, &mut at).await.is_empty(), "rolled back with the change");
-        store::changing_state(&db.client, &good, writer).await.unwrap();
+        store::changing_state(&db.client, &good, Tells::Queue, writer).await.unwrap();
         assert_eq!(news(&db.client, &mut at).await.changed.len(), 1);
-        store::changing_state(&db.client, &good, writer + 1000).await.unwrap_err();
+        store::changing_state(&db.client, &good, Tells::Queue, writer + 1000).await.unwrap_err();
+    });
+}
+
+/// A redrive of many rows would have every broker read the queue and all its groups anew, row after row.
+#[test]
+fn a_dead_letter_that_moves_tells_its_partition_and_not_the_queue() {
+    on_store(async |db| {
+        let tenant = queen_shards::ids::TenantId::DEFAULT;
+        let id = db.provision("q", &["p"]).await[0].partition;
+        db.push(id, -1, 1).await;
+        log::join(&db.client, B).await.unwrap();
+        let writer = log::add_writer(&db.client, A, 0, &db.incarnation().await).await.unwrap();
+        let mut at = None;
+        news(&db.client, &mut at).await;
+        let letters = format!(
+            "insert into queen.redrives (tenant_id, queue, failed_from, failed_to, rate, dry_run, state, matched)
+             values ('{}', 'q', 'epoch', now(), 1, false, 'running', 2);
+             insert into queen.dead_letters (queue_id, partition_id, group_name, message_offset, message_id, transaction_id,
+                 payload, encrypted, error, retry_count)
+             select q.id, {}, 'g', n, gen_random_uuid(), 't' || n, '1', false, 'it failed', 1
+             from queen.queues as q, generate_series(0, 1) as n",
+            uuid::Uuid::from_u128(tenant.0),
+            id.0
+        );
+        db.client.batch_execute(&letters).await.unwrap();
+        let text = async |sql: &str| db.client.query_typed(sql, &[]).await.unwrap()[0].get::<_, String>(0);
+        let redrive = text("select id::text from queen.redrives").await;
+        for (n, function) in [(0, StateFn::RedriveRow), (1, StateFn::ReplayDeadLetter)] {
+            let letter = text(&format!("select id::text from queen.dead_letters where message_offset = {n}")).await;
+            let args = serde_json::json!({
+                "redrive": redrive, "failedAt": "2020-01-01T00:00:00Z", "id": letter, "queue": "q", "partition": "p", "slot": 0,
+                "message": letter, "key": format!("f{n:031x}"),
+            });
+            let call = StateCall { function, tenant, args };
+            let tells = function.tells().unwrap();
+            let done = store::changing_state(&db.client, &call, tells, writer).await.unwrap().unwrap();
+            assert!(done.contains("moved"), "{done}");
+            let read = news(&db.client, &mut at).await;
+            assert_eq!((grown(&read), &read.changed[..]), (vec![(id.0, n + 1)], &[][..]), "{function:?}");
+            // It is gone now: nothing grew, nobody hears.
+            let done = store::changing_state(&db.client, &call, tells, writer).await.unwrap().unwrap();
+            assert!(done.contains("gone"), "{done}");
+            assert!(news(&db.client, &mut at).await.is_empty());
+        }
     });
 }
 

@@ -88,6 +88,7 @@ fn pop(from: &PopFrom) -> Pop {
         conflating_partitions: 1,
         conflation: None,
         bytes: 1 << 20,
+        said: Default::default(),
         lease_secs: None,
         auto_ack: false,
         lease: None,

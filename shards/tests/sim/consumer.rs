@@ -155,6 +155,7 @@ impl Consumer {
             conflating_partitions: if drains { 64 } else { partitions },
             conflation: None,
             bytes,
+            said: Default::default(),
             lease_secs: if drains { Some(5) } else { rng.chance(600).then(|| rng.range(1, 3) as u32) },
             auto_ack: !drains && rng.chance(100),
             lease: None,

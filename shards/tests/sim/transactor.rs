@@ -100,6 +100,7 @@ impl Transactor {
             conflating_partitions: 5,
             conflation: None,
             bytes: 8 << 20,
+            said: Default::default(),
             lease_secs: Some(ctx.rng.range(1, 3) as u32),
             auto_ack: false,
             lease: None,

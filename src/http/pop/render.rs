@@ -7,7 +7,7 @@ use super::inflate::with_frames;
 use crate::cipher::{self, Cipher};
 use crate::http::json::text::{push_int, push_quoted, push_uuid};
 use crate::http::json::time::push_stamp;
-use queen_shards::command::{Claim, Record};
+use queen_shards::command::{Claim, Record, Said};
 use queen_shards::frames::{Frame, FrameError, Frames, read};
 use queen_shards::ids::{LeaseId, Offset, PartitionId};
 use std::fmt;
@@ -129,22 +129,28 @@ pub fn render(answer: &Answer<'_>) -> Result<Vec<u8>, Damaged> {
 }
 
 /// Bytes that an answer says of each message beside its frame: what surrounds it, and the names of its partition and group.
-pub(super) fn said_of_each(partition: &str, group: &str) -> usize {
-    MESSAGE_ROOM + 2 * partition.len() + group.len()
+fn said_of_each(partition: &str, group: &str) -> usize {
+    said(group).of_each(partition) as usize
+}
+
+/// The same for partitions of any name.
+pub(super) fn said(group: &str) -> Said {
+    Said { bytes: (MESSAGE_ROOM + group.len()) as u32, names: 2 }
 }
 
 fn estimate(answer: &Answer<'_>) -> usize {
-    let of_claim = |claim: &Claim| {
-        let message = said_of_each(&claim.name, answer.group);
-        let of_record = |record: &Record| {
-            let wanted = wanted(claim, record).count();
-            // The share of the record's bytes that the claim asks for, if its messages are of one size.
-            let bytes = record.raw_len as u64 * wanted as u64 / (record.count as u64).max(1);
-            bytes as usize + wanted * message
-        };
-        claim.records.iter().map(of_record).sum::<usize>()
+    512 + answer.claims.iter().map(|claim| claim_bytes(claim, answer.group)).sum::<usize>()
+}
+
+/// Bytes that an answer says of a claim. A record's bytes count evenly over its messages.
+pub(super) fn claim_bytes(claim: &Claim, group: &str) -> usize {
+    let message = said_of_each(&claim.name, group);
+    let of_record = |record: &Record| {
+        let wanted = wanted(claim, record).count();
+        let bytes = record.raw_len as u64 * wanted as u64 / (record.count as u64).max(1);
+        bytes as usize + wanted * message
     };
-    512 + answer.claims.iter().map(of_claim).sum::<usize>()
+    claim.records.iter().map(of_record).sum()
 }
 
 /// Which frames of the record lie in the claim, from 0.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 /// Lanes found by looking at each before a table is built: a body rarely names more.
 const LANES_SCANNED: usize = 8;
 
-pub(crate) const TOO_MANY: &str = "more than 250000 items in one request";
+pub(crate) use crate::limits::TOO_MANY;
 /// Source: data plane 3.1.
 pub(crate) const CONTROL_CHARACTERS: &str = "control characters are not allowed in queue, partition or transactionId";
 

@@ -299,6 +299,10 @@ impl<'a> Reader<'a> {
     fn packed(&mut self, packed: Packed<'a>) -> Result<(), Refused> {
         let Packed { body, groups, frames } = packed;
         let before = self.items.len();
+        let come: usize = groups.iter().map(|group| group.n as usize).sum();
+        if ITEMS_MAX < self.order.len() + come {
+            return Err(No::bad_request(push::TOO_MANY).into());
+        }
         binary::of_packed(body, groups, frames, &mut self.lanes, &mut self.items, &mut self.ids)
             .map_err(Refused::Wire)?;
         for group in groups {

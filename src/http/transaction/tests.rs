@@ -1,5 +1,7 @@
 use super::answer::No;
-use super::parse::{Operation, Parsed, Refused, parse};
+use super::parse::{Operation, Packed, Parsed, Refused, parse, parse_packed};
+use crate::limits::{ITEMS_MAX, TOO_MANY};
+use crate::wire::packed::Group;
 use queen_shards::command::Disposition;
 use queen_shards::ids::LeaseId;
 
@@ -83,4 +85,23 @@ fn what_is_no_json_is_a_bad_body() {
     for body in ["", "[]", "5", "{\"operations\":[}", "{\"operations\":[]} x"] {
         assert!(matches!(parse(body.as_bytes()), Err(Refused::Body(_))), "{body}");
     }
+}
+
+/// The operations of the head and the messages behind it count together, before any of the messages is read.
+#[test]
+fn a_packed_transaction_has_no_more_items_than_another_one() {
+    let body = bytes::Bytes::new();
+    let frames = [body.clone(), body.clone()];
+    let parsed = |n: [u32; 2], head: &[u8]| {
+        let group = |n| Group { queue: "q", partition: "p", n, z: b"", raw_len: 0 };
+        parse_packed(head, Packed { body: &body, groups: &n.map(group), frames: &frames }).map(drop)
+    };
+    let head = br#"{"operations":[{"type":"ack","transactionId":"t","partitionId":"1"}]}"#;
+    let most = ITEMS_MAX as u32;
+    for (n, head) in [([most - 1, 1], &head[..]), ([most, 1], b"{}"), ([u32::MAX, u32::MAX], b"{}")] {
+        let Err(Refused::Request(no)) = parsed(n, head) else { panic!("{n:?}") };
+        assert_eq!((no.status, &*no.error), (400, TOO_MANY), "{n:?}");
+    }
+    // As many as there may be: refused for what is missing only.
+    assert!(matches!(parsed([most - 2, 1], head), Err(Refused::Wire(_))));
 }
