@@ -27,7 +27,11 @@ pub struct Fake {
 
 impl Fake {
     pub fn new() -> Fake {
-        let shard = Shard::new(ShardConfig::default());
+        Fake::with(ShardConfig::default())
+    }
+
+    pub fn with(config: ShardConfig) -> Fake {
+        let shard = Shard::new(config);
         let (calls, moves, replies, woken) = Default::default();
         let mut fake = Fake { shard, now: START, calls, moves, replies, woken };
         fake.turn(vec![Event::Clock { now: Stamp(START as i64), at: Micros(START) }]);

@@ -73,6 +73,8 @@ pub const REREAD_WAIT_US: u64 = 1_000_000;
 pub const WINDOW_MARGIN_US: i64 = 1_000_000;
 /// Lanes without a push for so long may lose their window when the budget is exceeded.
 pub const WINDOW_IDLE_US: u64 = 2_000_000;
+/// Bytes of what leases handed out, kept for their acks: 100,000 leases of ten messages, or half a million messages of large ones.
+pub const MEMO_BYTES_MAX: usize = 32 << 20;
 /// Lanes a shard keeps in memory whether they are idle or not: some 600 bytes each without window and tail, 20 MB in all.
 pub const LANES_KEPT: usize = 32_768;
 /// Beyond that a lane without a push for so long is idle. Its next push reads the partition and its keys again.
@@ -117,6 +119,8 @@ pub struct ShardConfig {
     /// Bytes of all tails of this shard, and of one lane's.
     pub tail_bytes_max: usize,
     pub lane_tail_bytes_max: usize,
+    /// See [`MEMO_BYTES_MAX`]; smaller in tests.
+    pub memo_bytes_max: usize,
     /// See [`LANES_KEPT`] and [`LANE_IDLE_US`]; smaller in tests.
     pub lanes_kept: usize,
     pub lane_idle_us: u64,
@@ -141,6 +145,7 @@ impl Default for ShardConfig {
             keys_page: KEYS_PAGE,
             tail_bytes_max: 64 << 20,
             lane_tail_bytes_max: 4 << 20,
+            memo_bytes_max: MEMO_BYTES_MAX,
             lanes_kept: LANES_KEPT,
             lane_idle_us: LANE_IDLE_US,
             group_idle_us: GROUP_IDLE_US,
