@@ -151,6 +151,7 @@ pub fn plain(call: &Call) -> Reply {
             Reply::Cursors { rows: vec![Some(seeded); partitions.len()], now }
         }
         Call::ReadRecords { .. } => Reply::Records { records: vec![record()], log_start: Offset(0) },
+        Call::FindLane { .. } => Reply::Lanes(vec![Some(lane().row)]),
         Call::FindPartitions { ids, .. } => Reply::Found(ids.iter().map(|_| Some(lane())).collect()),
         Call::FindCursor { group, .. } => {
             let id = GroupId(group.parse().expect("a number"));

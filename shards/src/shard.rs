@@ -308,7 +308,7 @@ impl Shard {
             self.offer(lane, group);
         }
         if self.watches.any_pinned() {
-            self.wake_lane_watches(lane);
+            self.wake_strangers(lane);
         }
     }
 
@@ -329,7 +329,12 @@ impl Shard {
 
     /// Whether a partition was looked up a moment ago and did not exist.
     pub(crate) fn is_absent(&self, key: &LaneKey) -> bool {
-        self.absent.get(&key.hash()).is_some_and(|at| self.now.since(*at) < ABSENT_US)
+        self.is_hash_absent(key.hash())
+    }
+
+    /// The same, by the hash of the names.
+    pub(crate) fn is_hash_absent(&self, hash: u64) -> bool {
+        self.absent.get(&hash).is_some_and(|at| self.now.since(*at) < ABSENT_US)
     }
 
     pub(crate) fn note_absent(&mut self, key: &LaneKey) {
