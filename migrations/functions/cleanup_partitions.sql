@@ -51,9 +51,13 @@ begin
             and not exists (
                 select 1
                 from queen.cursors as c
-                join queen.groups as g on g.id = c.group_id
-                where c.partition_id = p.id
-                    and (c.lease_expires_at >= v_cutoff or c.leased_at >= v_cutoff or g.registered_at >= v_cutoff)
+                where c.partition_id = p.id and (c.lease_expires_at >= v_cutoff or c.leased_at >= v_cutoff)
+            )
+            -- Of a large queue it has no cursors.
+            and not exists (
+                select 1
+                from queen.groups as g
+                where g.queue_id = p.queue_id and g.registered_at >= v_cutoff
             )
         order by p.id
     );

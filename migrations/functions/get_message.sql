@@ -58,16 +58,24 @@ begin
             'groups', coalesce((
                 select json_agg(
                     json_build_object(
-                        'name', g.name, 'group', g.name, 'consumed', c.committed >= v_at,
+                        'name', g.name, 'group', g.name, 'consumed', w.committed >= v_at,
                         'leaseExpiresAt', case
                             when c.lease_expires_at > statement_timestamp() then queen.utc_ms(c.lease_expires_at)
                         end
                     )
                     order by g.name
                 )
-                from queen.cursors as c
-                join queen.groups as g on g.id = c.group_id
-                where c.partition_id = v_partition.id and g.name <> '__QUEUE_MODE__'
+                -- Those that queen.message_standing counts.
+                from queen.groups as g
+                left join queen.cursors as c on c.partition_id = v_partition.id and c.group_id = g.id
+                cross join lateral (
+                    select coalesce(c.committed, queen.seed_of(
+                        g, v_partition.id, v_partition.log_start, v_partition.last_offset, v_partition.last_created_at
+                    )) as committed
+                ) as w
+                where g.queue_id = v_queue.id
+                    and g.name <> '__QUEUE_MODE__'
+                    and (c.partition_id is not null or (g.seed_at is not null and v_partition.id >> 12 <= g.high_water))
             ), '[]'),
             'segment', json_build_object(
                 'partitionId', v_partition.id::text, 'base', v_segment.base_offset, 'count', v_segment.count,

@@ -1,7 +1,7 @@
 -- offset_before.sql: the offset just before the first stored group at or after an instant; last_offset when there is none.
 -- A search by halves over offsets, because stamps never decrease along them: about 20 index reads in a million segments.
 -- Locks  none.
--- Caller queen.open_group, queen.seed_cursors. Source: data plane 4.4.
+-- Caller queen.seed_of, open_group, seek_group, read_newest, list_messages. Source: data plane 4.4.
 create or replace function queen.offset_before(p_partition bigint, p_log_start bigint, p_last bigint, p_at timestamptz)
 returns bigint
 language plpgsql volatile

@@ -3,7 +3,7 @@
 -- Out    the last offset it does not want; null when there is no record, so that the first pop decides.
 --        Partitions that are younger than the record follow its mode and timestamp, older ones the instant that the registration kept.
 -- Locks  none. Cost: nothing for a partition that was not written since that instant, else a search by halves.
--- Caller open_group, seed_cursors, and what counts or removes what a group still wants. Source: data plane 4.4; architecture 13, rule 24.
+-- Caller seed_cursors, and what counts or removes what a group still wants. Source: data plane 4.4; architecture 13, rule 24.
 create or replace function queen.seed_of(
     p_group queen.groups,
     p_partition bigint,

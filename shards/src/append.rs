@@ -22,8 +22,9 @@ use crate::limits::{
 use crate::recall::kept_from;
 use crate::repack::{self, Packed};
 use crate::seal::Hit;
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::slab::Ref;
+use crate::timers::Timer;
 use bytes::Bytes;
 use hashbrown::HashMap;
 

@@ -410,8 +410,9 @@ impl Shard {
     // ---- selecting
 
     /// Messages that are ready, counted up to `wanted`. Source: data plane 4.5, minPopWaitTime.
-    fn count_ready(&self, group: Ref, wanted: u32) -> u32 {
+    fn count_ready(&mut self, group: Ref, wanted: u32) -> u32 {
         let mut ready: u64 = 0;
+        self.queues.groups[group].ring.tidy(group, &mut self.lanes);
         let conflating = self.is_conflating(group);
         for lane in self.queues.groups[group].ring.iter(group, &self.lanes).take(COUNT_LANES_MAX) {
             let Some(lane) = self.lanes.slab.get(lane) else { continue };

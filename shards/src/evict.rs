@@ -3,7 +3,7 @@
 //! A lane may go when nothing waits for it and every group that takes what is not in memory for empty has nothing left in it,
 //! or will look at it again. Whoever names it next, a push, an ack or the commit log, reads it again.
 
-use crate::lane::LaneState;
+use crate::lane::{Cursor, Lane, LaneState};
 use crate::limits::{LANE_IDLE_CROWDED_US, LANES_CROWD, SWEEP_PER_LANE, SWEEP_STEP};
 use crate::queue::GroupState;
 use crate::shard::Shard;
@@ -44,8 +44,17 @@ impl Shard {
             && lane.preparing.is_empty()
             && lane.lookup.is_none()
             && lane.runs().is_none();
-        let free = lane.cursors.iter().all(|c| !c.busy && c.waiting.is_empty() && !c.in_ready && c.timer.is_none());
+        let free =
+            lane.cursors.iter().all(|c| !c.busy && c.waiting.is_empty() && !c.in_ready && !self.is_to_wake(lane, c));
         still && free && self.nothing_left(at)
+    }
+
+    /// Whether the timer of a cursor is to wake somebody: a lease or a hold will end, or what the store said of one will. A timer
+    /// stays armed when its lease is settled, and is for nothing then.
+    pub(crate) fn is_to_wake(&self, lane: &Lane, cursor: &Cursor) -> bool {
+        let options = self.queues.slab[lane.queue].options();
+        let stands = || standing(lane, Some(cursor), &options, self.now, self.stamp(), self.config.window_batch);
+        cursor.timer.is_some() && matches!(stands(), Standing::Until(_) | Standing::Unread)
     }
 
     /// No group relies on this memory to know that it has something left in the lane.
@@ -70,3 +79,6 @@ impl Shard {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,11 @@ pub struct Fake {
 
 impl Fake {
     pub fn new() -> Fake {
-        let shard = Shard::new(ShardConfig::default());
+        Fake::with(ShardConfig::default())
+    }
+
+    pub fn with(config: ShardConfig) -> Fake {
+        let shard = Shard::new(config);
         let (calls, moves, replies, woken) = Default::default();
         let mut fake = Fake { shard, now: START, calls, moves, replies, woken };
         fake.turn(vec![Event::Clock { now: Stamp(START as i64), at: Micros(START) }]);
@@ -147,10 +151,11 @@ pub fn plain(call: &Call) -> Reply {
             Reply::Cursors { rows: vec![Some(seeded); partitions.len()], now }
         }
         Call::ReadRecords { .. } => Reply::Records { records: vec![record()], log_start: Offset(0) },
+        Call::FindLane { .. } => Reply::Lanes(vec![Some(lane().row)]),
         Call::FindPartitions { ids, .. } => Reply::Found(ids.iter().map(|_| Some(lane())).collect()),
-        Call::FindCursor { group, .. } => {
-            let id = GroupId(group.parse().expect("a number"));
-            Reply::Cursor(Some((id, row(id.0))))
+        Call::FindCursors { cursors } => {
+            let id = |group: &str| GroupId(group.parse().expect("a number"));
+            Reply::FoundCursors(cursors.iter().map(|(_, group)| Some((id(group), row(id(group).0)))).collect())
         }
         Call::FindQueue { .. } => Reply::Queue(Some(QUEUE)),
         other => panic!("not asked in these tests: {other:?}"),

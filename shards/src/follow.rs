@@ -64,6 +64,7 @@ impl Shard {
 
     fn lane_grew(&mut self, row: LogLane) {
         self.absent.remove(&row.key.hash());
+        let mut is_offered = false;
         if let Some(queue) = self.queues.find(row.key.tenant, &row.key.queue) {
             let known = self.lanes.find(&row.key);
             match known.map(|at| (at, self.lanes[at].id)) {
@@ -76,9 +77,12 @@ impl Shard {
                 let LogLane { key, partition, last_offset, log_start, last_created_at } = &row;
                 let at = self.meet_lane(key, *partition, *last_offset, *log_start, *last_created_at);
                 self.offer_all(at);
+                is_offered = true;
             }
         }
-        self.wake_hash(row.key.hash(), None);
+        if !is_offered {
+            self.wake_hash(row.key.hash(), None);
+        }
     }
 
     /// A lane as a row of the store tells it; its memory is made when there is none.

@@ -30,21 +30,28 @@ impl Shard {
     }
 
     fn is_unused(&self, queue: Ref, group: Ref) -> bool {
-        let mut cursors = self.lanes.of_queue(queue).iter().filter_map(|&lane| self.lanes[lane].cursor(group));
-        cursors.all(|cursor| !cursor.busy && cursor.waiting.is_empty() && cursor.timer.is_none())
+        self.lanes
+            .of_queue(queue)
+            .iter()
+            .map(|&at| &self.lanes[at])
+            .all(|lane| lane.cursor(group).is_none_or(|c| !c.busy && c.waiting.is_empty() && !self.is_to_wake(lane, c)))
     }
 
     fn remove_group(&mut self, queue: Ref, group: Ref) {
+        let mut armed = 0;
         for i in 0..self.lanes.of_queue(queue).len() {
             let lane = self.lanes.of_queue(queue)[i];
             let cursors = &mut self.lanes[lane].cursors;
             if let Some(place) = cursors.iter().position(|cursor| cursor.group == group) {
-                cursors.swap_remove(place);
+                let cursor = cursors.swap_remove(place);
                 if cursors.is_empty() {
                     cursors.shrink_to_fit();
                 }
+                armed += usize::from(cursor.timer.is_some());
+                self.memo_left(cursor.memo);
             }
         }
+        self.timers.are_past(armed, &self.lanes);
         self.queues.remove_group(queue, group);
         self.groups_left += 1;
     }

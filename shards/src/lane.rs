@@ -4,6 +4,7 @@ use crate::command::{Draft, SpoolId};
 use crate::drain::Lookup;
 use crate::effect::CursorRow;
 use crate::ids::{Micros, Offset, PartitionId, Stamp};
+use crate::memo::Memo;
 use crate::place::LaneKey;
 use crate::prepare::PrepareTicket;
 use crate::seal::Probe;
@@ -11,7 +12,6 @@ use crate::sealed::Sealed;
 use crate::slab::{Ref, Slab};
 use crate::tail::Tail;
 use crate::window::Window;
-use bytes::Bytes;
 use hashbrown::{HashMap, HashTable};
 use std::collections::VecDeque;
 
@@ -162,16 +162,6 @@ pub struct Cursor {
 pub struct Ticket {
     pub job: Ref,
     pub set: usize,
-}
-
-/// What the last lease granted here handed out, kept after it is settled: an ack resolves its keys here first. Offsets
-/// never change their keys, so it cannot be wrong.
-#[derive(Debug)]
-pub struct Memo {
-    pub start: Offset,
-    pub end: Offset,
-    /// Keys of the records that hold the span: (base, 16 bytes a message).
-    pub keys: Vec<(Offset, Bytes)>,
 }
 
 impl Cursor {

@@ -9,9 +9,9 @@
 
 use crate::ids::{Micros, Stamp};
 use crate::limits::LEAP_US;
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::slab::Ref;
-use std::cmp::Reverse;
+use crate::timers::Timer;
 
 impl Shard {
     /// What is known of PostgreSQL's clock was `known`, and is replaced.
@@ -34,7 +34,7 @@ impl Shard {
                 cursor.lease_until = Micros(cursor.lease_until.0.saturating_sub(leapt_us));
             }
         }
-        for Reverse((at, timer)) in std::mem::take(&mut self.timers).into_sorted_vec().into_iter().rev() {
+        for (at, timer) in self.timers.take_all() {
             match timer {
                 Timer::Offer { lane, group } => self.offer_due(at, lane, group),
                 other => self.arm(at, other),

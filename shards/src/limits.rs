@@ -32,13 +32,15 @@ pub const READY_MAX: usize = 4 * READY_LOW;
 /// Keys in one page of a window load or an ack's search: 1 MiB.
 pub const KEYS_PAGE: u32 = 65536;
 /// Pages of keys below a cursor that are read for keys an ack names, however old they are: a million keys. Past them only
-/// keys are looked for that [`ACK_MEMORY_SECS`] or the dedup window still covers, so that a key nobody ever pushed does not
+/// keys are looked for that [`ACK_MEMORY_SECS`], the dedup window or completed retention still covers, so that a key nobody ever pushed does not
 /// cost a read of the whole partition.
 pub const BELOW_PAGES_MAX: u32 = 16;
 /// So long after its push an ack resolves in any case. Source: data plane 5.5, resolution window.
 pub const ACK_MEMORY_SECS: u32 = 900;
-/// Partitions in one call that reads them for acks.
+/// Partitions in one call that reads them for acks, and cursors.
 pub const FIND_MAX: usize = 512;
+/// Such calls on their way: with fewer the connection would rest between two, with more pushes and pops would wait for them.
+pub const FINDS_MAX: usize = 4;
 /// Commits in a row that may find a lane's row locked or moved before it goes alone and waits for the row, and pauses
 /// between tries when even that is in vain.
 pub const BUSY_TRIES: u8 = 3;
@@ -76,6 +78,13 @@ pub const REREAD_WAIT_US: u64 = 1_000_000;
 pub const WINDOW_MARGIN_US: i64 = 1_000_000;
 /// Lanes without a push for so long may lose their window when the budget is exceeded.
 pub const WINDOW_IDLE_US: u64 = 2_000_000;
+/// Bytes of the newest records of all lanes of a shard: a second of pushes at what one core takes, so that consumers that keep up
+/// are served from memory; those that do not read cold, which is slower and no more.
+pub const TAIL_BYTES_MAX: usize = 64 << 20;
+/// Of one lane: one that nobody consumes must not push out all others.
+pub const LANE_TAIL_BYTES_MAX: usize = 4 << 20;
+/// Bytes of what leases handed out, kept for their acks: 100,000 leases of ten messages, or half a million messages of large ones.
+pub const MEMO_BYTES_MAX: usize = 32 << 20;
 /// Lanes a shard keeps in memory whether they are idle or not: some 600 bytes each without window and tail, 20 MB in all.
 pub const LANES_KEPT: usize = 32_768;
 /// Beyond that a lane without a push for so long is idle. Its next push reads the partition and its keys again.
@@ -120,6 +129,8 @@ pub struct ShardConfig {
     /// Bytes of all tails of this shard, and of one lane's.
     pub tail_bytes_max: usize,
     pub lane_tail_bytes_max: usize,
+    /// See [`MEMO_BYTES_MAX`]; smaller in tests.
+    pub memo_bytes_max: usize,
     /// See [`LANES_KEPT`] and [`LANE_IDLE_US`]; smaller in tests.
     pub lanes_kept: usize,
     pub lane_idle_us: u64,
@@ -142,8 +153,9 @@ impl Default for ShardConfig {
             window_bytes_max: 512 << 20,
             seal_keys_min: SEAL_KEYS_MIN,
             keys_page: KEYS_PAGE,
-            tail_bytes_max: 64 << 20,
-            lane_tail_bytes_max: 4 << 20,
+            tail_bytes_max: TAIL_BYTES_MAX,
+            lane_tail_bytes_max: LANE_TAIL_BYTES_MAX,
+            memo_bytes_max: MEMO_BYTES_MAX,
             lanes_kept: LANES_KEPT,
             lane_idle_us: LANE_IDLE_US,
             group_idle_us: GROUP_IDLE_US,

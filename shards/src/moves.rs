@@ -4,13 +4,14 @@
 //!
 //! Holds: a cursor that is `busy` has at most one move waiting or in flight; no verdict without its move.
 
-use crate::command::{AckOutcome, Claim, Record, SetVerdict};
+use crate::command::{AckOutcome, Claim, SetVerdict};
 use crate::effect::{CursorMove, CursorOutcome, CursorTo, Effect, LeaseMust, LeaseTo, MoveOutcome, StoreError};
 use crate::ids::{CommitId, GroupId, LeaseId, Micros, Offset, PartitionId};
-use crate::lane::{Memo, Ticket};
+use crate::lane::Ticket;
 use crate::limits::{BUSY_CLAIMS_MAX, BUSY_MOVES_MAX, BUSY_TRIES, BUSY_WAIT_US, COMMIT_MOVES_MAX, STALE_TRIES};
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::slab::Ref;
+use crate::timers::Timer;
 use std::collections::VecDeque;
 
 /// What a move is for.
@@ -255,7 +256,8 @@ impl Shard {
             let cursor = lane.cursor_entry(group);
             cursor.row = None;
             cursor.lease_until = Micros(0);
-            cursor.memo = None;
+            let memo = cursor.memo.take();
+            self.memo_left(memo);
         }
         match op {
             Op::Claim { job, claim, .. } => {
@@ -339,13 +341,6 @@ impl Shard {
         };
         self.queue_move(QueuedMove { lane: lane_ref, group, tries: 0, busy: 0, cursor_move, op: Op::GiveBack { job } });
         true
-    }
-
-    /// Remembers what a lease hands out, for its acks.
-    pub(crate) fn remember(&mut self, lane: Ref, group: Ref, claim: &Claim) {
-        let keys = claim.records.iter().map(|record: &Record| (record.base, record.keys.clone())).collect();
-        let memo = Memo { start: claim.start, end: claim.end, keys };
-        self.lanes[lane].cursor_entry(group).memo = Some(Box::new(memo));
     }
 }
 

@@ -16,8 +16,9 @@ use crate::limits::{REREAD_WAIT_US, RUN_ROWS_MAX, UNMET_MAX};
 use crate::moves::apply;
 use crate::place::LaneKey;
 use crate::sealed::{self, RowId, Sealed};
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::slab::Ref;
+use crate::timers::Timer;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 

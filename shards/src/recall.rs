@@ -82,7 +82,7 @@ impl Shard {
         self.expire_drafts(at);
         let lane = &self.lanes[at];
         if lane.drafts.is_empty() && lane.cursors.is_empty() {
-            self.lanes.remove(at);
+            self.remove_lane(at);
         } else {
             self.prepare(at);
         }
@@ -129,8 +129,8 @@ impl Shard {
     /// Reads what another writer stored after `verified`.
     pub(crate) fn catch_up(&mut self, at: Ref, to: Offset) {
         let dedup = self.dedup_floor(at).is_some();
+        self.cut_tail(at);
         let lane = &mut self.lanes[at];
-        lane.tail.cut();
         lane.saw_end(to);
         if !dedup || lane.window_since == SINCE_NEVER {
             lane.verified = to;

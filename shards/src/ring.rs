@@ -2,7 +2,7 @@
 //!
 //! Holds: a cursor has one entry at most. One whose cursor is not ready any more (a pinned pop was served) stays until it is
 //! met, or until the lane is ready again: taking a lane out does not search. Of lanes that left memory no more entries stay than
-//! of those that are there.
+//! of those that are there, and whoever walks the ring passes no more entries that are not ready than ones that are.
 
 use crate::lane::{Cursor, Lanes};
 use crate::slab::Ref;
@@ -74,6 +74,19 @@ impl Ring {
         None
     }
 
+    /// Lets entries go that are not ready, when they are the most. Before a walk.
+    pub fn tidy(&mut self, group: Ref, lanes: &mut Lanes) {
+        if self.entries.len() <= 2 * self.ready + 1 {
+            return;
+        }
+        self.entries.retain(|at| {
+            let Some(cursor) = lanes.slab.get_mut(*at).and_then(|lane| lane.cursor_mut(group)) else { return false };
+            cursor.in_ring = cursor.in_ready;
+            cursor.in_ready
+        });
+        self.left = 0;
+    }
+
     /// The lanes that are ready, in order.
     pub fn iter<'a>(&'a self, group: Ref, lanes: &'a Lanes) -> impl Iterator<Item = Ref> + 'a {
         let is_ready = move |at: &Ref| lanes.slab.get(*at).and_then(|l| l.cursor(group)).is_some_and(|c| c.in_ready);
@@ -118,6 +131,20 @@ mod tests {
         assert_eq!(ring.iter(group, &lanes).collect::<Vec<_>>(), refs[1..]);
         let taken: Vec<Ref> = std::iter::from_fn(|| ring.take_first(group, &mut lanes)).collect();
         assert_eq!((taken, ring.len(), ring.entries()), (refs[1..].to_vec(), 0, 0));
+    }
+
+    #[test]
+    fn a_walk_passes_few_entries_that_are_not_ready() {
+        let (mut lanes, refs, group) = lanes(1000);
+        let mut ring = Ring::default();
+        refs.iter().for_each(|&at| ring.put(at, lanes[at].cursor_entry(group)));
+        refs[..999].iter().for_each(|&at| ring.take_out(lanes[at].cursor_entry(group)));
+        ring.tidy(group, &mut lanes);
+        assert_eq!((ring.len(), ring.entries()), (1, 1));
+        // One that went comes back, last.
+        ring.put(refs[0], lanes[refs[0]].cursor_entry(group));
+        let taken: Vec<Ref> = std::iter::from_fn(|| ring.take_first(group, &mut lanes)).collect();
+        assert_eq!(taken, [refs[999], refs[0]]);
     }
 
     #[test]

@@ -55,6 +55,11 @@ impl Seals {
         self.running.as_ref().is_some_and(|sealing| !matches!(sealing.step, Step::Store(_)))
     }
 
+    /// Bytes of the slice that is being sealed.
+    pub(crate) fn bytes(&self) -> usize {
+        self.running.as_ref().map_or(0, |sealing| sealing.bytes)
+    }
+
     /// A busy lane over the budget.
     pub(crate) fn consider(&mut self, lane: Ref, keys: usize) {
         if self.largest.is_none_or(|(most, _)| most < keys) {

@@ -12,8 +12,9 @@ use crate::calls::Pending;
 use crate::command::{AckOutcome, AckSet, Record, SetVerdict, Verdict};
 use crate::effect::{Call, CursorMove, CursorRow, DeadLetter, FoundLane, KeysRow, LeaseMust, StoreError};
 use crate::ids::{GroupId, LeaseId, Offset, Slot, Stamp};
-use crate::lane::{LaneState, Memo, Ticket};
+use crate::lane::{LaneState, Ticket};
 use crate::limits::{ACK_MEMORY_SECS, BELOW_PAGES_MAX, KEYS_PAGE};
+use crate::memo::Memo;
 use crate::moves::{Op, QueuedMove};
 use crate::place::LaneKey;
 use crate::planted::{Bug, is};
@@ -179,15 +180,20 @@ impl Shard {
         }
     }
 
-    /// `tickets`: the sets that wait for the cursor.
+    /// `waiting`: the lane of each of the cursors, and the sets that wait for it, in order.
     pub(crate) fn cursors_found(
         &mut self,
-        tickets: Vec<Ticket>,
-        lane: Ref,
-        found: Result<Option<(GroupId, CursorRow)>, StoreError>,
+        waiting: Vec<(Ref, Vec<Ticket>)>,
+        found: Result<Vec<Option<(GroupId, CursorRow)>>, StoreError>,
     ) {
-        for ticket in tickets {
-            self.cursor_found(ticket, lane, found.clone());
+        let found = match found {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); waiting.len()],
+        };
+        for ((lane, tickets), found) in waiting.into_iter().zip(found) {
+            for ticket in tickets {
+                self.cursor_found(ticket, lane, found.clone());
+            }
         }
     }
 
@@ -346,7 +352,8 @@ impl Shard {
     /// Keys stored before this need not be known to acks. Source: data plane 5.5, resolution window.
     fn remembered_since(&self, lane: Ref) -> Stamp {
         let options = self.queues.slab[self.lanes[lane].queue].options();
-        Stamp(self.stamp().0 - options.dedup_secs.max(ACK_MEMORY_SECS) as i64 * 1_000_000)
+        let secs = options.dedup_secs.max(options.completed_secs).max(ACK_MEMORY_SECS);
+        Stamp(self.stamp().0 - secs as i64 * 1_000_000)
     }
 
     fn resolved(&mut self, resolving: Resolving) {

@@ -29,28 +29,11 @@ use crate::settle::AckJob;
 use crate::slab::{Ref, Slab};
 use crate::spool::Spool;
 use crate::standing::{Standing, standing};
+use crate::timers::{Timer, Timers};
 use crate::watch::Watches;
 use hashbrown::HashMap;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Something to look at again at a moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Timer {
-    /// The lease, delay or window of a lane's group may be over.
-    Offer { lane: Ref, group: Ref },
-    /// A lane whose row was locked may try to close again.
-    Close { lane: Ref },
-    /// A lane of which nothing is known since a commit without an answer is read again.
-    Reread { lane: Ref },
-    /// Moves whose rows were locked may try again.
-    Moves,
-    /// Partitions that could not be looked for.
-    Meet,
-    /// Whoever watches is looked at again, whatever became of its hint.
-    Recheck,
-}
 
 /// See the module.
 pub struct Shard {
@@ -92,7 +75,7 @@ pub struct Shard {
     pub(crate) freeing: Option<(Ref, Ref)>,
     pub(crate) bundles: Bundles,
     pub(crate) commits: u64,
-    pub(crate) timers: BinaryHeap<Reverse<(Micros, Timer)>>,
+    pub(crate) timers: Timers,
     /// By how much PostgreSQL's clock is further than it was known to be, since the last look.
     pub(crate) leapt_us: u64,
     pub(crate) watches: Watches,
@@ -110,6 +93,8 @@ pub struct Shard {
     pub(crate) seals: Seals,
     pub(crate) tail_bytes: usize,
     pub(crate) tail_order: VecDeque<Ref>,
+    pub(crate) memo_bytes: usize,
+    pub(crate) memo_hand: usize,
 }
 
 impl Shard {
@@ -144,7 +129,7 @@ impl Shard {
             freeing: None,
             bundles: Bundles::default(),
             commits: 0,
-            timers: BinaryHeap::new(),
+            timers: Timers::default(),
             leapt_us: 0,
             watches: Watches::default(),
             absent: HashMap::new(),
@@ -159,6 +144,8 @@ impl Shard {
             seals: Seals::default(),
             tail_bytes: 0,
             tail_order: VecDeque::new(),
+            memo_bytes: 0,
+            memo_hand: 0,
         }
     }
 
@@ -198,7 +185,7 @@ impl Shard {
 
     /// When a turn is wanted though nothing happens.
     pub fn deadline(&self) -> Option<Micros> {
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let timer = self.timers.next_at();
         // A sealing goes on at once, in short turns.
         if self.seals.steps() { Some(timer.map_or(self.now, |at| at.min(self.now))) } else { timer }
     }
@@ -258,15 +245,11 @@ impl Shard {
     }
 
     pub(crate) fn arm(&mut self, at: Micros, timer: Timer) {
-        self.timers.push(Reverse((at, timer)));
+        self.timers.arm(at, timer);
     }
 
     fn fire_timers(&mut self) {
-        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
-            if at > self.now {
-                break;
-            }
-            self.timers.pop();
+        while let Some((at, timer)) = self.timers.take_due(self.now) {
             match timer {
                 Timer::Offer { lane, group } => self.offer_due(at, lane, group),
                 Timer::Close { lane } => self.prepare(lane),
@@ -316,20 +299,21 @@ impl Shard {
 
     /// [`Shard::offer`] at the moment that it was armed for.
     pub(crate) fn offer_due(&mut self, at: Micros, lane: Ref, group: Ref) {
-        if let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) {
-            if cursor.timer == Some(at) {
-                cursor.timer = None;
-            }
-            self.offer(lane, group);
+        let cursor = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group));
+        match cursor.filter(|cursor| cursor.timer == Some(at)) {
+            Some(cursor) => cursor.timer = None,
+            None => self.timers.was_past(),
         }
+        self.offer(lane, group);
     }
 
     /// [`Shard::offer`] at a moment to come.
     pub(crate) fn offer_at(&mut self, lane: Ref, group: Ref, at: Micros) {
         let cursor = self.lanes[lane].cursor_entry(group);
         if cursor.timer.is_none_or(|armed| at < armed) {
-            cursor.timer = Some(at);
+            let past = usize::from(cursor.timer.replace(at).is_some());
             self.arm(at, Timer::Offer { lane, group });
+            self.timers.are_past(past, &self.lanes);
         }
     }
 
@@ -341,7 +325,7 @@ impl Shard {
             self.offer(lane, group);
         }
         if self.watches.any_pinned() {
-            self.wake_lane_watches(lane);
+            self.wake_strangers(lane);
         }
     }
 
@@ -362,7 +346,12 @@ impl Shard {
 
     /// Whether a partition was looked up a moment ago and did not exist.
     pub(crate) fn is_absent(&self, key: &LaneKey) -> bool {
-        self.absent.get(&key.hash()).is_some_and(|at| self.now.since(*at) < ABSENT_US)
+        self.is_hash_absent(key.hash())
+    }
+
+    /// The same, by the hash of the names.
+    pub(crate) fn is_hash_absent(&self, hash: u64) -> bool {
+        self.absent.get(&hash).is_some_and(|at| self.now.since(*at) < ABSENT_US)
     }
 
     pub(crate) fn note_absent(&mut self, key: &LaneKey) {
@@ -466,15 +455,7 @@ impl Shard {
 
     /// Drops all memory of a partition; what waits for it starts again.
     pub(crate) fn forget_lane(&mut self, at: Ref) {
-        self.stop_sealing(at);
-        let Some(mut lane) = self.lanes.remove(at) else { return };
-        for cursor in &mut lane.cursors {
-            if let Some(group) = self.queues.groups.get_mut(cursor.group) {
-                group.ring.lane_left(cursor, &self.lanes);
-            }
-        }
-        self.window_bytes = self.window_bytes.saturating_sub(lane.window_bytes());
-        self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.bytes());
+        let Some(lane) = self.remove_lane(at) else { return };
         if !lane.drafts.is_empty() {
             let again = self.lane_entry(&lane.key);
             // It may be another partition by now: what was probed says nothing of it.
@@ -486,6 +467,30 @@ impl Shard {
         for ticket in lane.cursors.into_iter().flat_map(|c| c.waiting) {
             self.start_set(ticket);
         }
+    }
+
+    /// Takes a lane out of memory, and out of what is counted; what waits for it is the caller's.
+    pub(crate) fn remove_lane(&mut self, at: Ref) -> Option<Box<Lane>> {
+        self.stop_sealing(at);
+        let mut lane = self.lanes.remove(at)?;
+        for cursor in &mut lane.cursors {
+            if let Some(group) = self.queues.groups.get_mut(cursor.group) {
+                group.ring.lane_left(cursor, &self.lanes);
+            }
+            let memo = cursor.memo.take();
+            self.memo_left(memo);
+        }
+        self.timers.are_past(lane.cursors.iter().filter(|cursor| cursor.timer.is_some()).count(), &self.lanes);
+        self.window_bytes = self.window_bytes.saturating_sub(lane.window_bytes());
+        self.tail_bytes = self.tail_bytes.saturating_sub(lane.tail.bytes());
+        Some(lane)
+    }
+
+    /// Forgets a lane's newest records: somebody else wrote behind them.
+    pub(crate) fn cut_tail(&mut self, at: Ref) {
+        let tail = &mut self.lanes[at].tail;
+        self.tail_bytes = self.tail_bytes.saturating_sub(tail.bytes());
+        tail.cut();
     }
 
     /// A queue nobody waits for and of which nothing is known takes no memory.
@@ -515,6 +520,11 @@ impl Shard {
                 self.tail_order.push_back(at);
             }
         }
+        if self.tail_order.len() > 2 * self.lanes.slab.len() + SWEEP_STEP {
+            // Lanes have left memory.
+            self.tail_order.retain(|at| self.lanes.slab.get(*at).is_some());
+        }
+        self.keep_memos();
         if self.seals.steps() {
             self.step_sealing();
         }
@@ -561,6 +571,7 @@ impl Shard {
             groups_left: self.groups_left,
             window_bytes: self.window_bytes,
             tail_bytes: self.tail_bytes,
+            memo_bytes: self.memo_bytes,
             waiting_drafts: self.pushes.len(),
             waiting_pops: self.pops.len(),
             waiting_acks: self.acks.len(),
@@ -568,6 +579,21 @@ impl Shard {
             watches: self.watches.len(),
             calls: self.calls.len(),
             spool_writes: self.spool.writes(),
+        }
+    }
+}
+
+impl Shard {
+    /// The bytes of [`Shard::sizes`] counted anew, lane by lane, for tests: they are equal, always.
+    #[doc(hidden)]
+    pub fn recounted(&self) -> Sizes {
+        let lanes = || self.lanes.slab.refs().map(|at| &self.lanes[at]);
+        let memos = lanes().flat_map(|lane| &lane.cursors).filter_map(|cursor| cursor.memo.as_ref());
+        Sizes {
+            window_bytes: lanes().map(|lane| lane.window_bytes()).sum::<usize>() + self.seals.bytes(),
+            tail_bytes: lanes().map(|lane| lane.tail.bytes()).sum(),
+            memo_bytes: memos.map(|memo| memo.bytes()).sum(),
+            ..self.sizes()
         }
     }
 }
@@ -584,6 +610,8 @@ pub struct Sizes {
     pub groups_left: u64,
     pub window_bytes: usize,
     pub tail_bytes: usize,
+    /// Of what leases handed out, for their acks.
+    pub memo_bytes: usize,
     pub waiting_drafts: usize,
     pub waiting_pops: usize,
     pub waiting_acks: usize,

@@ -81,6 +81,11 @@ impl<T> Slab<T> {
             .map(|(i, e)| Ref { index: i as u32, generation: e.generation })
     }
 
+    /// So many steps of a hand go round once.
+    pub fn places(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The entry at place `place`, counted round and round: for sweeps by a hand.
     pub fn at_hand(&self, place: usize) -> Option<Ref> {
         let entry = self.entries.get(place % self.entries.len().max(1))?;

@@ -15,8 +15,9 @@ use crate::ids::{Micros, Slot, Stamp};
 use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{ANSWERED_US, REREAD_WAIT_US};
 use crate::place::LaneKey;
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::slab::Ref;
+use crate::timers::Timer;
 use hashbrown::HashMap;
 
 /// What a shard knows of the spool.
@@ -291,7 +292,7 @@ impl Shard {
             && lane.cursors.is_empty()
             && lane.preparing.is_empty()
         {
-            self.lanes.remove(at);
+            self.remove_lane(at);
         }
     }
 

@@ -3,16 +3,18 @@
 //!     Command::Watch > watch ... a lane is ready > wake_* > Effect::Wake > (the slot asks, or leaves) > Command::Unwatch
 //!
 //! Holds: a watch fires once; of those on one thing the first that came is woken first. A hint may go to a client that left: it
-//! is passed on when its watch goes, and each second whoever waits beside something that is ready is woken anyway. Source:
-//! data plane 4.5.
+//! is passed on when its watch goes, within its group and while there is something, and each second whoever waits beside
+//! something that is ready is woken anyway. Source: data plane 4.5.
 
 use crate::command::{PopFrom, Watch};
 use crate::effect::Effect;
 use crate::ids::Slot;
 use crate::limits::RECHECK_US;
 use crate::queue::GroupState;
-use crate::shard::{Shard, Timer};
+use crate::shard::Shard;
 use crate::slab::Ref;
+use crate::standing::{Standing, standing};
+use crate::timers::Timer;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -118,6 +120,34 @@ impl Shard {
         }
     }
 
+    /// Wakes one watch of each group on a lane that its queue does not list: of the others, [`Shard::offer`] judges.
+    pub(crate) fn wake_strangers(&mut self, lane: Ref) {
+        let (hash, queue) = (self.lanes[lane].key.hash(), self.lanes[lane].queue);
+        for name in self.groups_watching(hash) {
+            if self.queues.group(queue, &name).is_none() {
+                self.wake_hash(hash, Some(&name));
+            }
+        }
+    }
+
+    fn groups_watching(&self, hash: u64) -> Vec<Arc<str>> {
+        self.watches.pinned.get(&hash).into_iter().flatten().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whether a pop of a group on the lane of that hash is worth its while: it finds something, or the group is not known.
+    /// `None`: the lane is not known.
+    fn is_worth_asking(&self, hash: u64, name: &str) -> Option<bool> {
+        let lane = &self.lanes[self.lanes.find_hash(hash)?];
+        let Some(at) = self.queues.group(lane.queue, name) else { return Some(true) };
+        let group = &self.queues.groups[at];
+        if matches!(group.state, GroupState::Unknown | GroupState::Opening) {
+            return Some(true);
+        }
+        let (cursor, options) = (lane.cursor(at), self.queues.slab[lane.queue].options());
+        let stands = standing(lane, cursor, &options, self.now, self.stamp(), self.config.window_batch);
+        Some(matches!(stands, Standing::Ready { .. } | Standing::Unread))
+    }
+
     /// Wakes one watch of each group on a lane whatever the engine knows of the groups: they will ask.
     pub(crate) fn wake_lane_watches(&mut self, lane: Ref) {
         let hash = self.lanes[lane].key.hash();
@@ -171,11 +201,8 @@ impl Shard {
 
     /// Wakes a watch of each group for which a watched lane is ready.
     fn wake_ready_pinned(&mut self, hash: u64) {
-        let Some(lane) = self.lanes.find_hash(hash) else { return };
-        let names = self.watches.pinned.get(&hash).into_iter().flatten().map(|(name, _)| name.clone());
-        for name in names.collect::<Vec<_>>() {
-            let group = self.queues.group(self.lanes[lane].queue, &name);
-            if group.is_some_and(|g| self.lanes[lane].cursor(g).is_some_and(|c| c.in_ready)) {
+        for name in self.groups_watching(hash) {
+            if self.is_worth_asking(hash, &name) == Some(true) {
                 self.wake_hash(hash, Some(&name));
             }
         }
@@ -210,11 +237,7 @@ impl Shard {
                     Some((_, waiters)) => waiters.entries.push_back(entry),
                     None => of_lane.push((name, Waiters { entries: [entry].into(), left: 0 })),
                 }
-                let ready = self.lanes.find(key).is_some_and(|lane| {
-                    let group = self.queues.group(self.lanes[lane].queue, &watch.group);
-                    group.is_none_or(|g| self.lanes[lane].cursor(g).is_some_and(|c| c.in_ready))
-                });
-                if ready {
+                if self.is_worth_asking(hash, &watch.group) == Some(true) {
                     self.wake_hash(hash, Some(&watch.group));
                 }
             }
@@ -238,7 +261,12 @@ impl Shard {
                     self.forget_empty_queue(queue);
                 }
             }
-            WatchOn::Lane(hash, _) if watched.fired => self.wake_hash(hash, None),
+            WatchOn::Lane(hash, name) if watched.fired => {
+                // Of a lane that is not known only that it is there: what was looked for in vain is not looked for again.
+                if self.is_worth_asking(hash, &name).unwrap_or_else(|| !self.is_hash_absent(hash)) {
+                    self.wake_hash(hash, Some(&name));
+                }
+            }
             WatchOn::Lane(hash, name) => {
                 let Some(of_lane) = self.watches.pinned.get_mut(&hash) else { return };
                 let Some(at) = of_lane.iter().position(|(known, _)| *known == name) else { return };
@@ -317,6 +345,102 @@ mod tests {
             }
             assert_eq!((fake.woken.len(), fake.shard.watches.len()), (0, 0), "pinned {pinned}");
         }
+    }
+
+    fn watch_as(fake: &mut Fake, slot: u64, group: &str) {
+        let watch = Watch { from: from(true), group: group.into(), start: crate::command::Start::All };
+        fake.ask(slot, Command::Watch(watch));
+    }
+
+    /// As the edge does for polls that were woken: each asks, watches again and lets go of the watch that fired, until nobody is
+    /// woken any more. How many asked.
+    fn polls_ask(fake: &mut Fake, pinned_pop: impl Fn(&str) -> Command) -> usize {
+        let mut asked = 0;
+        while let Some(slot) = fake.woken.pop() {
+            asked += 1;
+            assert!(asked < 1000, "polls wake each other");
+            let (Slot(old), new) = (slot, 1_000_000 + slot.0 + 1000 * asked as u64);
+            let group = if old % 2 == 0 { "1" } else { "2" };
+            fake.ask(old + 500_000_000, pinned_pop(group));
+            fake.settle();
+            while !fake.moves.is_empty() {
+                let moves = fake.moves[0].1.len();
+                fake.moved(vec![crate::fake::moved(3); moves]);
+            }
+            watch_as(fake, new - new % 2 + old % 2, group);
+            fake.ask(old, Command::Unwatch);
+        }
+        asked
+    }
+
+    fn pinned_pop(group: &str) -> Command {
+        let Command::Pop(pop) = crate::fake::pop(group) else { panic!("a pop") };
+        Command::Pop(crate::command::Pop { from: from(true), ..pop })
+    }
+
+    /// Between two looks at who waits.
+    fn leases_end(fake: &mut Fake) {
+        fake.now += 59_500_000;
+        fake.turn(Vec::new());
+        assert_eq!(fake.woken, []);
+        fake.now += 600_000;
+        fake.turn(Vec::new());
+    }
+
+    /// Fifty polls of each of two groups on one partition, which is leased in both; the leases end.
+    #[test]
+    fn one_message_asks_for_one_poll_of_each_group() {
+        let mut fake = Fake::new();
+        for group in ["1", "2"] {
+            fake.ask(1, pinned_pop(group));
+            fake.settle();
+            fake.moved(vec![crate::fake::moved(2)]);
+        }
+        fake.woken.clear();
+        (100..200).for_each(|slot| watch_as(&mut fake, slot, if slot % 2 == 0 { "1" } else { "2" }));
+        assert_eq!(fake.woken, []);
+        leases_end(&mut fake);
+        assert_eq!(fake.woken.len(), 2, "{:?}", fake.woken);
+        assert_eq!(polls_ask(&mut fake, pinned_pop), 2);
+    }
+
+    #[test]
+    fn a_hint_that_is_not_used_is_passed_on_within_its_group() {
+        let mut fake = Fake::new();
+        for group in ["1", "2"] {
+            fake.ask(1, pinned_pop(group));
+            fake.settle();
+            fake.moved(vec![crate::fake::moved(2)]);
+        }
+        (100..110).for_each(|slot| watch_as(&mut fake, slot, if slot % 2 == 0 { "1" } else { "2" }));
+        leases_end(&mut fake);
+        for _ in 0..4 {
+            let (mut woken, mut of) = (std::mem::take(&mut fake.woken), Vec::new());
+            woken.sort_unstable();
+            woken.iter().for_each(|slot| of.push(slot.0 % 2));
+            of.sort_unstable();
+            assert_eq!(of, [0, 1]);
+            // It leaves without asking.
+            woken.into_iter().for_each(|slot| fake.ask(slot.0, Command::Unwatch));
+        }
+    }
+
+    #[test]
+    fn a_partition_that_is_not_there_is_looked_for_once_by_all_who_wait() {
+        let mut fake = Fake::new();
+        (100..200).for_each(|slot| watch_as(&mut fake, slot, "1"));
+        let hash = LaneKey::new(TenantId::DEFAULT, "q".into(), "p".into()).hash();
+        fake.shard.wake_hash(hash, None);
+        fake.turn(Vec::new());
+        let mut finds = 0;
+        while let Some(slot) = fake.woken.pop() {
+            fake.ask(slot.0 + 1000, pinned_pop("1"));
+            finds += fake.calls.len();
+            fake.answer(|_| Ok(crate::effect::Reply::Lanes(vec![None])));
+            watch_as(&mut fake, slot.0 + 2000, "1");
+            fake.ask(slot.0, Command::Unwatch);
+        }
+        assert_eq!(finds, 1);
     }
 
     #[test]

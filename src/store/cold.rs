@@ -12,6 +12,7 @@ use queen_shards::effect::{
 };
 use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
 use queen_shards::place::LaneKey;
+use std::sync::Arc;
 use tokio_postgres::Row;
 
 /// Runs a cold call. Source: `queen_shards::effect::Call`, which says what each of them does.
@@ -24,7 +25,7 @@ pub async fn call(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
         Call::OpenGroup { .. } => open_group(on, ask).await,
         Call::Scan { .. } => scan(on, ask).await,
         Call::SeedCursors { group, start, partitions } => seed_cursors(on, *group, *start, partitions).await,
-        Call::FindCursor { partition, group } => find_cursor(on, *partition, group).await,
+        Call::FindCursors { cursors } => find_cursors(on, cursors).await,
         Call::ReadKeys { .. } => read_keys(on, ask).await,
         Call::ReadRecords { .. } => read_records(on, ask).await,
         Call::ReadNewest { partition, to, not_after } => read_newest(on, *partition, *to, *not_after).await,
@@ -90,7 +91,7 @@ async fn provision(on: &On<'_>, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>
             ],
         )
         .await?;
-    in_order(n, &rows, |columns| columns.lane())
+    in_order(n, &rows, whole_lane)
 }
 
 const FIND_LANES: &str = "select * from queen.find_lanes($1, $2, $3)";
@@ -107,7 +108,12 @@ async fn find_lanes(on: &On<'_>, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow
             ],
         )
         .await?;
-    in_order(n, &rows, |columns| columns.lane())
+    in_order(n, &rows, whole_lane)
+}
+
+fn whole_lane(columns: &mut Columns<'_>) -> Result<LaneRow, StoreError> {
+    let row = columns.lane()?;
+    Ok(LaneRow { queue: columns.completed(row.queue)?, ..row })
 }
 
 const FIND_PARTITIONS: &str = "select * from queen.find_partitions($1, $2)";
@@ -119,7 +125,7 @@ async fn find_partitions(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
         let row = columns.lane()?;
         let queue = columns.get::<&str>()?.into();
         let partition = columns.get::<&str>()?.into();
-        Ok(FoundLane { queue, partition, row })
+        Ok(FoundLane { queue, partition, row: LaneRow { queue: columns.completed(row.queue)?, ..row } })
     })
     .map(Reply::Found)
 }
@@ -154,6 +160,7 @@ async fn open_group(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
     let queue = columns.queue()?;
     let (group, registered) = (GroupId(columns.get()?), columns.get()?);
     let (conflation, made) = (columns.get()?, columns.get()?);
+    let queue = columns.completed(queue)?;
     Ok(Reply::Group(Some(GroupRow { queue, group, registered, conflation, made })))
 }
 
@@ -244,22 +251,30 @@ const FIND_QUEUE: &str = "select * from queen.find_queue($1, $2)";
 
 async fn find_queue(on: &On<'_>, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
     let rows = on.run(FIND_QUEUE, &[param(&One::of(tenant.0)), param(&One::of(queue))]).await?;
-    Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
+    let read = |row| {
+        let mut columns = Columns::of(row);
+        let queue = columns.queue()?;
+        columns.completed(queue)
+    };
+    Ok(Reply::Queue(rows.first().map(read).transpose()?))
 }
 
-const FIND_CURSOR: &str = "select *, clock_timestamp() from queen.find_cursor($1, $2)";
+const FIND_CURSORS: &str = "select *, clock_timestamp() from queen.find_cursors($1, $2)";
 
-async fn find_cursor(on: &On<'_>, partition: PartitionId, group: &str) -> Result<Reply, StoreError> {
-    let rows = on.run(FIND_CURSOR, &[param(&One::of(partition.0)), param(&One::of(group))]).await?;
-    let Some(row) = rows.first() else {
-        return Ok(Reply::Cursor(None));
-    };
-    let read_at = last_stamp(row)?;
-    let mut columns = Columns::of(row);
-    columns.skip(2);
-    let group: Option<i64> = columns.get()?;
-    let cursor = marked(columns.cursor(read_at)?, columns.get()?);
-    Ok(Reply::Cursor(group.map(GroupId).zip(cursor)))
+async fn find_cursors(on: &On<'_>, cursors: &[(PartitionId, Arc<str>)]) -> Result<Reply, StoreError> {
+    let n = cursors.len();
+    let (partitions, groups) = (column(n, |i| cursors[i].0.0), column(n, |i| &*cursors[i].1));
+    let rows = on.run(FIND_CURSORS, &[param(&partitions), param(&groups)]).await?;
+    let mut found = vec![None; n];
+    for row in &rows {
+        let read_at = last_stamp(row)?;
+        let mut columns = Columns::of(row);
+        let at = place(columns.get()?, n)?;
+        let group = GroupId(columns.get()?);
+        let cursor = marked(columns.cursor(read_at)?, columns.get()?);
+        found[at] = cursor.map(|cursor| (group, cursor));
+    }
+    Ok(Reply::FoundCursors(found))
 }
 
 const READ_KEYS: &str = "select * from queen.read_keys($1, $2, $3, $4, $5, $6)";

@@ -1,5 +1,5 @@
-use crate::command::{Command, Draft, Event};
-use crate::effect::{Call, Effect, LaneRow, Options, QueueRow, Reply, StoreError};
+use crate::command::{Codec, Command, Draft, Event};
+use crate::effect::{AppendOutcome, Call, Effect, LaneOutcome, LaneRow, Options, QueueRow, Reply, StoreError};
 use crate::frames::{FrameHead, FrameWriter};
 use crate::ids::{CallId, CommitId, Micros, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
 use crate::limits::ShardConfig;
@@ -18,6 +18,7 @@ const ROW: LaneRow = LaneRow {
             dedup_secs: 60,
             fill_wait_ms: 0,
             encrypted: false,
+            completed_secs: 0,
         },
     },
     partition: PartitionId(4096),
@@ -120,4 +121,28 @@ fn a_lane_of_unknown_outcome_is_read_again_until_it_is_known() {
     assert!(matches!(ask, Call::FindLane { .. }), "nobody looks for what may be stored: {ask:?}");
     world.returns(call, Ok(Reply::Lanes(vec![Some(LaneRow { last_offset: Offset(0), ..ROW })])));
     assert!(world.effects.iter().all(|effect| !matches!(effect, Effect::Append { .. })));
+}
+
+/// Somebody else wrote behind the newest records: they go, and what they took is free.
+#[test]
+fn a_tail_that_is_cut_is_not_counted() {
+    let mut world = World::new();
+    world.push();
+    let (call, _) = world.call();
+    world.returns(call, Ok(Reply::Lanes(vec![Some(ROW)])));
+    let outcome = |world: &World, lane| AppendOutcome {
+        now: Stamp(world.now as i64),
+        lanes: vec![lane],
+        stored: vec![(Codec::Raw, bytes::Bytes::new())],
+    };
+    let commit = world.commit();
+    let stored = outcome(&world, LaneOutcome::Appended { created_at: Stamp(world.now as i64) });
+    world.turn(Some(Event::Appended { commit, result: Ok(stored) }));
+    assert!(world.shard.sizes().tail_bytes > 0);
+    world.push();
+    let commit = world.commit();
+    let moved = outcome(&world, LaneOutcome::Moved { last: Offset(5) });
+    world.turn(Some(Event::Appended { commit, result: Ok(moved) }));
+    assert_eq!(world.shard.sizes().tail_bytes, 0);
+    assert_eq!(world.shard.recounted(), world.shard.sizes());
 }

@@ -1,11 +1,11 @@
-use crate::command::{Codec, Command, Draft, Event, Pop, PopFrom, QUEUE_MODE, Start, Watch};
+use crate::command::{Codec, Command, Draft, Event, Pop, PopFrom, QUEUE_MODE, Record, Start, Watch};
 use crate::effect::{
     AppendOutcome, Call, CursorRow, Effect, GroupRow, LaneOutcome, LaneRow, Options, QueueRow, Reply, ScanRow,
 };
 use crate::frames::{FrameHead, FrameWriter};
 use crate::ids::{GroupId, LeaseId, Micros, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
 use crate::lease_id::LeaseSeed;
-use crate::limits::{LANE_IDLE_US, RECHECK_US, ShardConfig};
+use crate::limits::{LANE_IDLE_US, RECHECK_US, SWEEP_STEP, ShardConfig};
 use crate::place::LaneKey;
 use crate::shard::Shard;
 use bytes::Bytes;
@@ -22,6 +22,7 @@ fn queue() -> QueueRow {
         dedup_secs: 0,
         fill_wait_ms: 0,
         encrypted: false,
+        completed_secs: 0,
     };
     QueueRow { id: QueueId(7), options }
 }
@@ -245,4 +246,30 @@ fn a_lease_that_the_clock_has_leapt_over_holds_nobody_up() {
     // ... and it ends when it ends.
     now += LEASE_US as u64 / 2;
     assert_eq!(turn(now, &mut Vec::new()), [Slot(1), Slot(2)]);
+}
+
+/// Partitions come and go, each with a few bytes in its tail, far from the budget.
+#[test]
+fn tails_of_lanes_that_left_memory_leave_nothing_behind() {
+    let mut shard = Shard::new(ShardConfig::default());
+    for n in 0..10_000 {
+        let key = LaneKey::new(TenantId::DEFAULT, "q".into(), n.to_string().into());
+        let lane = shard.lane_entry(&key);
+        let record = Record {
+            base: Offset(0),
+            created_at: Stamp(0),
+            count: 1,
+            codec: Codec::Raw,
+            flags: 0,
+            raw_len: 1,
+            body: Bytes::from_static(b"1"),
+            frames: None,
+            keys: Bytes::from_static(&[7; 16]),
+        };
+        shard.feed_tail(lane, [record]);
+        shard.forget_lane(lane);
+        shard.turn(Micros(START), &mut Vec::new(), &mut Vec::new());
+        assert!(shard.tail_order.len() <= SWEEP_STEP, "{}", shard.tail_order.len());
+    }
+    assert_eq!((shard.sizes().tail_bytes, shard.recounted()), (0, shard.sizes()));
 }

@@ -5,7 +5,7 @@ use crate::rng::Rng;
 use queen_shards::command::{QUEUE_MODE, Start};
 use queen_shards::effect::Options;
 use queen_shards::ids::Stamp;
-use queen_shards::limits::{KEYS_PAGE, READY_LOW, READY_MAX, SEAL_KEYS_MIN};
+use queen_shards::limits::{KEYS_PAGE, MEMO_BYTES_MAX, READY_LOW, READY_MAX, SEAL_KEYS_MIN};
 use std::sync::Arc;
 
 /// PostgreSQL's clock when the world begins.
@@ -174,6 +174,11 @@ impl Plan {
     /// Whether the store becomes another one. Decided by a generator of its own.
     pub fn fail_over(&mut self, rng: &mut Rng) {
         self.failovers = !self.calm() && rng.chance(300);
+    }
+
+    /// Bytes of what leases handed out.
+    pub fn memo_bytes(&self) -> usize {
+        if self.memory.0 < 1 << 20 { 400 } else { MEMO_BYTES_MAX }
     }
 
     /// Nothing goes wrong that sends a push to the spool.

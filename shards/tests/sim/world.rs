@@ -272,6 +272,7 @@ impl World {
                 tail_bytes_max: tail,
                 lane_tail_bytes_max: lane_tail,
                 lanes_kept: if small { 0 } else { LANES_KEPT },
+                memo_bytes_max: self.plan.memo_bytes(),
                 lane_idle_us: if small { 300_000 } else { LANE_IDLE_US },
                 group_idle_us: if small { 400_000 } else { GROUP_IDLE_US },
                 ready_low: self.plan.ring.0,
@@ -501,6 +502,13 @@ impl World {
     fn watch_bounds(&mut self, at: At) {
         let sizes = self.brokers[at.0].shards[at.1].sizes();
         let (window, tail, _) = self.plan.memory;
+        let engine = &self.brokers[at.0].shards[at.1];
+        if engine.recounted() != sizes {
+            self.oracle.fail(None, &format!("{at:?} holds {:?}, and counts {sizes:?}", engine.recounted()));
+        }
+        if sizes.memo_bytes > 2 * self.plan.memo_bytes() {
+            self.oracle.fail(None, &format!("memos of {at:?} are over their bound: {sizes:?}"));
+        }
         if sizes.tail_bytes > tail {
             self.oracle.fail(None, &format!("tails of {at:?} are over their bound: {sizes:?}"));
         }

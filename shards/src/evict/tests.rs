@@ -1,0 +1,90 @@
+use crate::command::{AckItem, AckSet, Command, Disposition, Pop, Verdict};
+use crate::effect::{Call, CursorOutcome, FoundLane, Reply, ScanRow};
+use crate::fake::{Fake, lane, plain, pop, row};
+use crate::ids::{Key, LeaseId, Offset, PartitionId, Stamp, TenantId};
+use crate::limits::{LANE_IDLE_US, ShardConfig};
+
+const LANES: i64 = 400;
+const LEASE_SECS: u32 = 3600;
+
+/// A shard that keeps ten lanes, of a queue with many partitions, each with one message for group 1.
+fn popped() -> Fake {
+    let mut fake = Fake::with(ShardConfig { lanes_kept: 10, ..ShardConfig::default() });
+    let Command::Pop(one) = pop("1") else { panic!("a pop") };
+    let (batch, partitions, lease_secs) = (LANES as u32, LANES as u32, Some(LEASE_SECS));
+    fake.ask(1, Command::Pop(Pop { batch, partitions, lease_secs, more: true, ..one }));
+    while !fake.calls.is_empty() {
+        fake.answer(|call| match call {
+            Call::Scan { group, .. } => {
+                let scanned = |n: i64| {
+                    let FoundLane { row: found, .. } = lane();
+                    ScanRow {
+                        partition: PartitionId(n << 12),
+                        name: n.to_string().into(),
+                        last_offset: found.last_offset,
+                        log_start: found.log_start,
+                        last_created_at: found.last_created_at,
+                        cursor: Some(row(group.0)),
+                    }
+                };
+                let now = Stamp(crate::fake::START as i64);
+                Ok(Reply::Scanned { rows: (1..=LANES).map(scanned).collect(), next: None, now })
+            }
+            call => Ok(plain(call)),
+        });
+    }
+    moved(&mut fake, 2, LEASE_SECS as i64 * 1_000_000);
+    assert_eq!(fake.shard.sizes().lanes, LANES as usize);
+    fake
+}
+
+fn moved(fake: &mut Fake, version: i64, lease_left_us: i64) {
+    while !fake.moves.is_empty() {
+        let (last_offset, log_start) = (Offset(0), Offset(0));
+        let moved = CursorOutcome::Moved { version, lease_left_us, last_offset, log_start };
+        let moves = fake.moves[0].1.len();
+        fake.moved(vec![moved; moves]);
+    }
+}
+
+fn ack(fake: &mut Fake, lanes: std::ops::RangeInclusive<i64>) {
+    let Some(Verdict::Pop(popped)) = fake.reply(1) else { panic!("a verdict") };
+    let lease: Option<LeaseId> = popped.lease;
+    let set = |n| AckSet {
+        tenant: TenantId::DEFAULT,
+        partition: PartitionId(n << 12),
+        group: "1".into(),
+        lease,
+        items: vec![AckItem { key: Key(7), word: Disposition::Completed, error: None }],
+    };
+    fake.ask(2, Command::Ack { sets: lanes.map(set).collect() });
+    moved(fake, 3, 0);
+    assert!(matches!(fake.reply(2), Some(Verdict::Ack(_))));
+}
+
+fn idle(fake: &mut Fake) {
+    fake.now += LANE_IDLE_US + 1;
+    (0..LANES).for_each(|_| fake.turn(Vec::new()));
+}
+
+#[test]
+fn a_settled_lease_does_not_keep_its_lane_however_long_it_would_have_been() {
+    let mut fake = popped();
+    ack(&mut fake, 1..=LANES);
+    idle(&mut fake);
+    assert_eq!(fake.shard.sizes().lanes, 10);
+    // Nor do the moments at which those leases would have ended pile up.
+    assert!(fake.shard.timers.len() <= 21, "{}", fake.shard.timers.len());
+    assert_eq!(fake.shard.recounted(), fake.shard.sizes());
+}
+
+#[test]
+fn a_lane_stays_until_the_end_of_a_lease_that_is_not_settled() {
+    let mut fake = popped();
+    ack(&mut fake, 1..=LANES / 2);
+    idle(&mut fake);
+    assert_eq!(fake.shard.sizes().lanes, LANES as usize / 2);
+    fake.now += LEASE_SECS as u64 * 1_000_000;
+    fake.turn(Vec::new());
+    assert_eq!(fake.shard.timers.len(), 0);
+}
