@@ -12,6 +12,7 @@ pub mod bundle;
 pub mod command;
 pub mod effect;
 pub mod frames;
+pub mod inflated;
 pub mod ids;
 pub mod key;
 pub mod lease_id;

@@ -289,7 +289,7 @@ impl Oracle {
         let part = &self.ledger.parts[&case.id];
         let Some(message) = part.at(letter.offset) else { return false };
         let segment = &part.segments[message.segment as usize];
-        let frames = crate::frame::read(&segment.frames).expect("parsed before");
+        let frames = crate::frame::read(&segment.raw()).expect("parsed before");
         let frame = &frames[(letter.offset.0 - segment.base.0) as usize];
         letter.offset == want.offset
             && letter.error == want.error

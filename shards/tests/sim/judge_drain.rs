@@ -73,7 +73,7 @@ impl Oracle {
     pub fn drained(&mut self, now: Moment, at: At, record: &SpoolRecord, verdict: DrainVerdict) {
         let draft = &record.draft;
         let names = (draft.lane.queue.clone(), draft.lane.partition.clone());
-        let frames = frame::read(&draft.frames).expect("the simulation writes frames");
+        let frames = frame::read(&draft.raw()).expect("the simulation writes frames");
         let poison = frames.iter().any(|one| one.payload.windows(6).any(|w| w == crate::store::POISON));
         let lane = (at.0, names.0.clone(), names.1.clone());
         let mut missing = 0;
@@ -113,7 +113,7 @@ impl Oracle {
     pub fn lost(&mut self, broker: usize, record: &SpoolRecord) {
         let draft = &record.draft;
         let lane = (broker, draft.lane.queue.clone(), draft.lane.partition.clone());
-        for one in frame::read(&draft.frames).expect("the simulation writes frames") {
+        for one in frame::read(&draft.raw()).expect("the simulation writes frames") {
             self.decided.insert(one.id);
             if let Some(awaited) = self.awaited.get_mut(&lane) {
                 awaited.retain(|awaited| awaited.id != one.id);
