@@ -41,9 +41,7 @@ impl Store {
         for bundle in bundles {
             let mut decision = BundleDecision::default();
             for lane in &bundle.lanes {
-                outcome
-                    .stored
-                    .push((Codec::Raw, if lane.confirm { Default::default() } else { lane.draft.raw() }));
+                outcome.stored.push((Codec::Raw, if lane.confirm { Default::default() } else { lane.draft.raw() }));
                 decision.lanes.push(self.decide_lane(now, lane));
             }
             decision.moves = bundle.moves.iter().map(|one| self.decide_move(now, one)).collect();
