@@ -5,6 +5,7 @@ use queen::http::push::{
     answer::answer,
     parse::parse,
     plan::{Sender, plan},
+    told::Told,
 };
 use queen_shards::command::DraftVerdict;
 use queen_shards::ids::{MessageId, Offset, TenantId};
@@ -75,6 +76,8 @@ pub fn all(criterion: &mut Criterion) {
         let plan = plan(sender, &parsed, &ids, &keys, ZSTD_LEVEL);
         let stored = DraftVerdict::Stored { base: Offset(1_000_000), duplicates: vec![] };
         let verdicts = vec![stored; parsed.lanes.len()];
-        group.bench_function(name("answer"), |b| b.iter(|| answer(&parsed, &ids, &plan.fates, &verdicts).len()));
+        group.bench_function(name("answer"), |b| {
+            b.iter(|| answer(&Told::of(&parsed, &ids), &ids, &plan.fates, &verdicts).len())
+        });
     }
 }

@@ -25,7 +25,7 @@ idle), or a .json file
   --consumers N       connections that pop and ack  --pop-batch N       messages per pop
   --pop-partitions N  partitions per pop            --pop-wait-ms N     how long a pop waits
   --form json|packed  how messages are pushed       --framed true       pops ask for framed answers
-  --ack last|all      what a consumer acks          --rate N            pushes per second, 0: closed loop
+  --ack last|all|auto what a consumer acks          --rate N            pushes per second, 0: closed loop
   --backlog-max N     pushing stops there, 0: never
   --seconds S         measured window               --warmup S          before it
   --runs N            the middle one counts
@@ -195,7 +195,8 @@ fn change(scenario: &mut Scenario, option: &str, value: &str) -> Result<(), Stri
             scenario.ack = match value {
                 "last" => AckMode::Last,
                 "all" => AckMode::All,
-                _ => return Err(format!("--ack: last or all, not `{value}`")),
+                "auto" => AckMode::Auto,
+                _ => return Err(format!("--ack: last, all or auto, not `{value}`")),
             }
         }
         _ => return Err(format!("unknown option --{option}; see --help")),

@@ -256,6 +256,10 @@ impl<'a> Load<'a> {
         let mut series = Series::new(s.seconds);
         loop {
             let now = self.now();
+            // Pops alone are over when nothing is left to pop.
+            if s.kind == Kind::Pop && self.stage == Stage::Window && self.drained() {
+                stage_end = now;
+            }
             if now >= stage_end || self.tally.failures >= FAILURES_MAX {
                 match self.stage {
                     Stage::Fill(_) | Stage::Warmup => {
@@ -602,7 +606,8 @@ impl<'a> Load<'a> {
             return self.pop_again(token, now);
         }
         let window = self.window;
-        let (open_loop, ack_all) = (self.period > 0, self.plan.scenario.ack == AckMode::All);
+        let (open_loop, mode) = (self.period > 0, self.plan.scenario.ack);
+        let (auto, ack_all) = (mode == AckMode::Auto, mode == AckMode::All);
         let opened = if framed::is_framed(body) { framed::open(body) } else { None };
         let lease = match &opened {
             Some(opened) => &opened.lease,
@@ -619,7 +624,9 @@ impl<'a> Load<'a> {
                 counted += 1;
                 stamp.into_iter().for_each(|stamp| tally.end_to_end.record_ns(now - stamp));
             }
-            if let Some(last) = last.as_ref().filter(|last| ack_all || last.partition_id != message.partition_id) {
+            if let Some(last) =
+                last.as_ref().filter(|last| !auto && (ack_all || last.partition_id != message.partition_id))
+            {
                 ack.add(last.transaction_id, last.partition_id, lease);
             }
             last = Some(message);
@@ -632,12 +639,17 @@ impl<'a> Load<'a> {
             self.tally.fail(format!("pop: {status}: {}", sample(body)));
             return self.pop_again(token, now);
         };
-        ack.add(last.transaction_id, last.partition_id, lease);
+        if !auto {
+            ack.add(last.transaction_id, last.partition_id, lease);
+        }
         self.popped += count as u64;
         tally.popped += counted;
         if (window.0..window.1).contains(&now) {
             tally.pop_requests += 1;
             tally.pop.record_ns(now - since);
+        }
+        if auto {
+            return self.pop_again(token, now);
         }
         let group = self.groups[self.group(token)].as_deref();
         let (bytes, items) = self.ack.finish(group);

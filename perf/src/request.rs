@@ -5,7 +5,7 @@
 
 use crate::packed::PackedTemplate;
 use crate::payload::{ID_LEN, Ids, Payload, Rng, id_sum};
-use crate::scenario::{Form, Scenario};
+use crate::scenario::{AckMode, Form, Scenario};
 use std::sync::LazyLock;
 
 /// The pushes of a run, in its form.
@@ -157,9 +157,10 @@ impl PushTemplate {
 pub fn pop(host: &str, queue: &str, scenario: &Scenario, group: Option<&str>, wait_ms: u64) -> Vec<u8> {
     let Scenario { pop_batch, pop_partitions, .. } = scenario;
     let frames = if scenario.framed { "&frames=true" } else { "" };
+    let auto = if scenario.ack == AckMode::Auto { "&autoAck=true" } else { "" };
     let group = group.map_or(String::new(), |group| format!("&consumerGroup={group}&subscriptionMode=all"));
     let path = format!(
-        "/api/v1/pop/queue/{queue}?batch={pop_batch}&partitions={pop_partitions}&wait=true&timeout={wait_ms}{frames}{group}"
+        "/api/v1/pop/queue/{queue}?batch={pop_batch}&partitions={pop_partitions}&wait=true&timeout={wait_ms}{frames}{auto}{group}"
     );
     head("GET", &path, host, None)
 }

@@ -180,6 +180,7 @@ impl RunResult {
         let figure = |name, value, more_is_better| Figure { name, value, more_is_better };
         match settings.kind {
             Kind::Push => figure("msg/s", self.pushed_rate(), true),
+            Kind::Pop => figure("msg/s", self.popped_rate(), true),
             Kind::Transaction => figure("bundles/s", self.pushed_rate(), true),
             Kind::PushPop => {
                 let popped = self.popped_rate() / settings.deliveries().max(1) as f64;

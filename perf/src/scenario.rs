@@ -12,6 +12,8 @@ pub enum Kind {
     Push,
     /// Closed loop of pushes beside consumers that pop and ack: messages per second through all three.
     PushPop,
+    /// Closed loop of pops of what was filled in; the window ends when nothing is left: messages per second.
+    Pop,
     /// Closed loop of bundles, each an ack of a message that is held and a push of one: bundles per second.
     Transaction,
     /// Pushes at a fixed rate: time from when a message was due to its answer, or to its consumer if there are any.
@@ -39,6 +41,8 @@ pub enum AckMode {
     Last,
     /// Every message.
     All,
+    /// None: the pop acks by itself (autoAck).
+    Auto,
 }
 
 /// What a consumer group gets.
@@ -72,7 +76,7 @@ pub struct Scenario {
     pub partitions: u32,
     /// Partitions that the messages of one push are spread over, neighbours of the one that was drawn.
     pub push_partitions: u32,
-    /// Messages stored before the warm-up, evenly over all partitions.
+    /// Messages stored before the warm-up, evenly over all partitions; before pops alone as pushes of the scenario are.
     pub fill: u64,
     /// Consumer groups, each of which gets every message; consumers are dealt to them in turn. 0: queue mode.
     pub groups: u32,
@@ -164,6 +168,8 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("push-pop-packed-b100-pop1000", include_str!("../scenarios/push-pop-packed-b100-pop1000.json")),
     ("push-pop-framed-b100-pop1000", include_str!("../scenarios/push-pop-framed-b100-pop1000.json")),
     ("push-pop-b1", include_str!("../scenarios/push-pop-b1.json")),
+    ("pop-b1000", include_str!("../scenarios/pop-b1000.json")),
+    ("pop-framed-b1000", include_str!("../scenarios/pop-framed-b1000.json")),
     ("push-b1-64", include_str!("../scenarios/push-b1-64.json")),
     ("transaction", include_str!("../scenarios/transaction.json")),
 ];
@@ -267,6 +273,9 @@ impl Scenario {
             Kind::Push | Kind::Transaction if self.connections == 0 => needs("connections"),
             Kind::Transaction if self.consumers > 0 || self.batch != 1 || self.rate > 0 => {
                 needs("a batch of 1, no consumers and no rate")
+            }
+            Kind::Pop if self.connections > 0 || self.consumers == 0 || self.fill == 0 || !self.drain => {
+                needs("consumers and a fill, no connections, and a drain")
             }
             Kind::PushPop if self.connections == 0 || self.consumers == 0 => needs("connections and consumers"),
             Kind::Latency if self.rate == 0 || self.connections == 0 => needs("a rate and connections"),

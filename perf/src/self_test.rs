@@ -285,6 +285,7 @@ fn scenario(kind: Kind) -> Scenario {
     };
     match kind {
         Kind::PushPop => Scenario { consumers: 3, partitions: 7, backlog_max: 500, ..base },
+        Kind::Pop => Scenario { connections: 0, consumers: 3, partitions: 7, fill: 700, pop_batch: 25, ..base },
         Kind::Latency => Scenario { consumers: 3, batch: 1, rate: 200, ..base },
         Kind::Parked => Scenario { connections: 0, consumers: 20, pop_wait_ms: 300, ..base },
         Kind::Idle => Scenario { connections: 0, ..base },
@@ -338,6 +339,19 @@ fn every_message_is_popped_once_and_acked() {
         let state = broker.state.lock().unwrap();
         assert!(state.partitions.values().all(Partition::is_done));
     }
+}
+
+#[test]
+fn pops_alone_end_when_nothing_is_left() {
+    let scenario = Scenario { warmup: 0.0, seconds: 60.0, pop_partitions: 3, ..scenario(Kind::Pop) };
+    let (measured, broker) = play(&scenario, Fault::None);
+    check_valid(&measured, &broker);
+    assert_eq!((measured.tally.popped, measured.tally.pushed, measured.left), (700, 0, 0));
+    assert!(measured.tally.ack_requests > 0 && measured.window_seconds < 30.0, "{} s", measured.window_seconds);
+    let state = broker.state.lock().unwrap();
+    // 10 a push, each to one partition: as the scenario pushes, not as a fill spreads.
+    assert_eq!(state.pushes, 70);
+    assert!(state.partitions.values().all(Partition::is_done));
 }
 
 impl Partition {

@@ -14,6 +14,7 @@ use crate::effect::{
     Append, AppendLane, AppendOutcome, AppendSegment, Call, Effect, LaneOutcome, LaneRow, StoreError, key_at,
 };
 use crate::ids::{CommitId, Key, Micros, Offset, Slot, Stamp};
+use crate::inflated;
 use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
     ACCEPTED_JOIN_US, BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX,
@@ -202,7 +203,7 @@ impl Shard {
                 take += 1;
                 bytes += size;
                 let draft = &waiting.draft;
-                let own = stands_alone(draft.frames.len(), draft.count, draft.packed.is_some());
+                let own = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
                 let apart = waiting.accepted_at().map(accepted_span)
                     != std::mem::replace(&mut span, waiting.accepted_at().map(accepted_span));
                 segments += (own || (drained && apart)) as usize;
@@ -293,11 +294,14 @@ impl Shard {
             }
             let base = next;
             let (part, packed) = if duplicates.is_empty() {
-                let (frames, keys) = (draft.frames.clone(), draft.keys.clone());
+                // What is a segment of its own is stored packed, so nobody looks into it.
+                let alone = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
+                let frames = if alone { draft.frames.clone() } else { draft.raw() };
+                let keys = draft.keys.clone();
                 (Packed { frames, keys, count: draft.count, flags: draft.flags }, draft.packed.clone())
             } else {
                 let dropped: Vec<u32> = duplicates.iter().map(|d| d.index).collect();
-                let left = repack::without(&draft.frames, &draft.keys, &dropped);
+                let left = repack::without(&draft.raw(), &draft.keys, &dropped);
                 (left.expect("the edge frames what it counts"), None)
             };
             if several {
@@ -386,16 +390,17 @@ impl Shard {
             if keep && lane.window_since != SINCE_NEVER {
                 lane.window.insert(base, created_at, &segment.keys);
             }
-            let frames = (codec != Codec::Raw).then(|| segment.frames.clone());
+            let raw_len = segment.raw_len() as u32;
+            let at_hand = codec != Codec::Raw && !segment.frames.is_empty();
             records.push(Record {
                 base,
                 created_at,
                 count: segment.count,
                 codec,
                 flags: segment.flags,
-                raw_len: segment.frames.len() as u32,
-                body: if codec == Codec::Raw { segment.frames } else { body },
-                frames,
+                raw_len,
+                frames: at_hand.then(|| segment.frames.clone()),
+                body: if codec == Codec::Raw { segment.raw() } else { body },
                 keys: segment.keys,
             });
         }
@@ -570,10 +575,8 @@ impl Shard {
         }
         let mut missing = false;
         if let Some(lane) = lane.and_then(|at| self.lanes.slab.get(at)) {
-            for duplicate in &mut draft.duplicates {
-                duplicate.id = lane.tail.message(duplicate.offset).map(|m| m.id);
-                missing |= duplicate.id.is_none() && duplicate.offset >= lane.log_start;
-            }
+            lane.tail.originals(&mut draft.duplicates);
+            missing = draft.duplicates.iter().any(|d| d.id.is_none() && d.offset >= lane.log_start);
         }
         match lane {
             Some(at) if missing => self.find_originals(self.lanes[at].id, self.lanes[at].log_start, draft),
@@ -649,7 +652,7 @@ impl Run {
             self.flush(segments);
             self.accepted_at = accepted_at;
         }
-        if stands_alone(part.frames.len(), part.count, packed.is_some()) {
+        if stands_alone(inflated::raw_len(&part.frames, packed.as_ref()), part.count, packed.is_some()) {
             self.flush(segments);
             segments.push(self.segment(rel, part, packed));
             return;

@@ -265,9 +265,9 @@ fn record_of(draft: &Draft, base: Offset, created_at: Stamp, (codec, body): &(Co
         count: draft.count,
         codec: *codec,
         flags: draft.flags,
-        raw_len: draft.frames.len() as u32,
-        body: if *codec == Codec::Raw { draft.frames.clone() } else { body.clone() },
-        frames: (*codec != Codec::Raw).then(|| draft.frames.clone()),
+        raw_len: draft.raw_len() as u32,
+        body: if *codec == Codec::Raw { draft.raw() } else { body.clone() },
+        frames: (*codec != Codec::Raw && !draft.frames.is_empty()).then(|| draft.frames.clone()),
         keys: draft.keys.clone(),
     }
 }
@@ -324,7 +324,7 @@ impl Shard {
                 continue;
             }
             rows += waiting.bundle.lanes.len() + waiting.bundle.moves.len();
-            bytes += waiting.bundle.lanes.iter().map(|lane| lane.draft.frames.len()).sum::<usize>();
+            bytes += waiting.bundle.lanes.iter().map(|lane| lane.draft.raw_len()).sum::<usize>();
             chosen.push(waiting);
         }
         self.bundles.waiting = left;

@@ -4,6 +4,7 @@
 
 use crate::bundle::{Bundle, BundleVerdict, News, PrepareLane, Prepared};
 use crate::ids::{GroupId, Key, LeaseId, MessageId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
+use crate::inflated;
 use crate::lease_id::LeaseSeed;
 use crate::place::LaneKey;
 use bytes::Bytes;
@@ -58,13 +59,25 @@ pub struct Draft {
     pub keys: Bytes,
     /// Every key is a minted message id, so none can be in the window.
     pub all_minted: bool,
-    /// The frames, raw, back to back: see [`crate::frames`].
+    /// The frames, raw, back to back: see [`crate::frames`]. Empty where they are held packed only: see [`Draft::raw`].
     pub frames: Bytes,
-    /// `frames` as one zstd frame: as a client packed them, or when the edge found it worth it. Stored as it is unless
-    /// messages are left out or the draft is merged with others.
+    /// The frames as one zstd frame: as a client packed them, or when the edge found it worth it. Stored as it is unless
+    /// messages are left out or the draft is merged with others. The edge has checked that it inflates to `count` frames.
     pub packed: Option<Bytes>,
     /// OR of the frames' flags.
     pub flags: u8,
+}
+
+impl Draft {
+    /// Bytes of the frames, at hand or not. Constant time.
+    pub fn raw_len(&self) -> usize {
+        inflated::raw_len(&self.frames, self.packed.as_ref())
+    }
+
+    /// The frames, inflated where they are not at hand.
+    pub fn raw(&self) -> Bytes {
+        inflated::raw(&self.frames, self.packed.as_ref())
+    }
 }
 
 /// Where a pop claims from.

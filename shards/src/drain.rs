@@ -167,7 +167,8 @@ impl Shard {
         let open = lane.drafts.iter().take_while(looked).find_map(|waiting| {
             let accepted = waiting.accepted_at()?;
             let mut keys = (0..).map(|i| key_at(&waiting.draft.keys, i));
-            let mut messages = Frames::new(&waiting.draft.frames).filter_map(Result::ok).zip(&mut keys);
+            let frames = waiting.draft.raw();
+            let mut messages = Frames::new(&frames).filter_map(Result::ok).zip(&mut keys);
             messages.find_map(|(frame, key)| lookup.undecided(key, frame.id, accepted, window_us))
         });
         let Some(offset) = open else { return true };
@@ -230,7 +231,8 @@ impl Shard {
             return Vec::new();
         }
         let mut duplicates = Vec::new();
-        for (index, frame) in (0..).zip(Frames::new(&waiting.draft.frames).filter_map(Result::ok)) {
+        let frames = waiting.draft.raw();
+        for (index, frame) in (0..).zip(Frames::new(&frames).filter_map(Result::ok)) {
             let key = key_at(&waiting.draft.keys, index as usize);
             let of_close = || {
                 let same = fresh.0.get(&key)?.iter().find(|seen| seen.is_same(frame.id, accepted, window_us));

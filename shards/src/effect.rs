@@ -8,6 +8,7 @@ use crate::command::{Codec, DrainVerdict, Record, SpoolId, SpoolRecord, Start, V
 use crate::ids::{
     CallId, CommitId, GroupId, Key, LeaseId, MessageId, Offset, PartitionId, QueueId, Slot, Stamp, TenantId,
 };
+use crate::inflated;
 use crate::place::LaneKey;
 use crate::sealed::{RowId, Run, RunId, Slice};
 use bytes::Bytes;
@@ -68,10 +69,22 @@ pub struct AppendSegment {
     pub accepted_at: Option<Stamp>,
     /// 16 bytes a message.
     pub keys: Bytes,
-    /// Raw frames.
+    /// Raw frames; empty where they are held packed only.
     pub frames: Bytes,
     /// The stored form when it exists already; otherwise the edge packs `frames` (raw when small).
     pub packed: Option<Bytes>,
+}
+
+impl AppendSegment {
+    /// Bytes of the frames, at hand or not. Constant time.
+    pub fn raw_len(&self) -> usize {
+        inflated::raw_len(&self.frames, self.packed.as_ref())
+    }
+
+    /// The frames, inflated where they are not at hand.
+    pub fn raw(&self) -> Bytes {
+        inflated::raw(&self.frames, self.packed.as_ref())
+    }
 }
 
 #[derive(Debug)]

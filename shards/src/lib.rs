@@ -13,6 +13,7 @@ pub mod command;
 pub mod effect;
 pub mod frames;
 pub mod ids;
+pub mod inflated;
 pub mod key;
 pub mod lease_id;
 pub mod limits;

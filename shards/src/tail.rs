@@ -3,8 +3,9 @@
 //! Holds: records are adjacent in offsets, without holes; bytes are as stored. Fed only after a commit is known, cut
 //! when the lane moved otherwise. Does not know `log_start`: who reads must not ask below it. Source: architecture 13.26.
 
-use crate::command::{Codec, Record};
+use crate::command::{Codec, Duplicate, Record};
 use crate::ids::{MessageId, Offset, Stamp};
+use crate::inflated::inflate;
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -125,6 +126,21 @@ impl Tail {
         message_of(&self.records[self.position(offset)?], offset)
     }
 
+    /// Tells duplicates the ids of their originals that are here. A record whose frames are not at hand is inflated once
+    /// for all that follow each other in it, as those of a body that is sent again do.
+    pub fn originals(&self, duplicates: &mut [Duplicate]) {
+        let mut open: Option<(usize, Vec<MessageId>)> = None;
+        for duplicate in duplicates {
+            let Some(at) = self.position(duplicate.offset) else { continue };
+            let (_, ids) = match open.take().filter(|(record, _)| *record == at) {
+                Some(same) => open.insert(same),
+                None => open.insert((at, ids_of(&self.records[at]))),
+            };
+            let place = (duplicate.offset.0 - self.records[at].base.0) as usize;
+            duplicate.id = ids.get(place).copied();
+        }
+    }
+
     /// Last offset and stamp of each record from the one that holds `from`, ascending.
     pub fn runs(&self, from: Offset) -> impl Iterator<Item = (Offset, Stamp)> {
         let first = self.position(from).unwrap_or(self.records.len());
@@ -165,7 +181,7 @@ fn frames_of(record: &Record) -> Option<Bytes> {
     Some(match (&record.frames, record.codec) {
         (Some(frames), _) => frames.clone(),
         (None, Codec::Raw) => record.body.clone(),
-        (None, Codec::Zstd) => zstd::bulk::decompress(&record.body, record.raw_len as usize).ok()?.into(),
+        (None, Codec::Zstd) => inflate(&record.body, record.raw_len as usize)?,
     })
 }
 

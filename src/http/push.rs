@@ -1,7 +1,7 @@
 //! POST /api/v1/push: bytes -> parsed items -> drafts -> verdicts -> bytes.
 //!
 //!     JSON body --parse--> Parsed --plan--> Draft per partition --Command::Push--> DraftVerdict --answer--> 201
-//!     binary body --binary--> Parsed, and on as above
+//!     binary body --binary--> Parsed, and on as above      Parsed --told--> what the answer says whatever the verdict is
 //!
 //! Holds: a payload is copied once, from the body into its frame, and never re-spelled; nothing is sent to a shard
 //! before the whole body is known to be good; drafts keep body order; a key is in a draft once (layer 1).
@@ -13,6 +13,7 @@ pub mod binary;
 pub mod parse;
 pub mod plan;
 pub mod protect;
+pub mod told;
 
 use super::routes::Params;
 use super::{Request, Response};
@@ -34,33 +35,42 @@ pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     };
     protect::mark(core, request.tenant, &mut parsed.lanes).await;
     let ids = core.mint_ids(parsed.items.len());
-    finish(core, request, &parsed, &ids, false).await
+    let planned = planned(core, request, parsed, &ids);
+    finish(core, planned, &ids, false).await
 }
 
-/// The same from here on, whatever the form of the body was. `ids`: one per item; `counts`: answer with counts only.
-async fn finish(
-    core: &Rc<Core>,
-    request: &Request,
-    parsed: &parse::Parsed<'_>,
-    ids: &[MessageId],
-    counts: bool,
-) -> Response {
+/// A push that needs nothing of its body any more.
+struct Planned {
+    plan: plan::Plan,
+    told: told::Told,
+    maintenance: bool,
+    spool: bool,
+}
+
+/// The same from here on, whatever the form of the body was. `ids`: one per item.
+fn planned(core: &Core, request: &Request, parsed: parse::Parsed<'_>, ids: &[MessageId]) -> Planned {
     let maintenance = core.push_maintenance();
     let level = core.config.zstd_level;
     let plan = match core.keys() {
-        _ if maintenance => plan::plan_each(core.sender(request), parsed, ids, core.own_keys(), level),
-        Some(keys) => plan::plan(core.sender(request), parsed, ids, keys, level),
+        _ if maintenance => plan::plan_each(core.sender(request), &parsed, ids, core.own_keys(), level),
+        Some(keys) => plan::plan(core.sender(request), &parsed, ids, keys, level),
         // No message can be keyed for the store before that was reached once: what follows what is told all the same.
-        None => plan::plan(core.sender(request), parsed, ids, core.own_keys(), level),
+        None => plan::plan(core.sender(request), &parsed, ids, core.own_keys(), level),
     };
-    let spool = maintenance || core.keys().is_none();
+    let told = told::Told::of(&parsed, ids);
+    Planned { plan, told, maintenance, spool: maintenance || core.keys().is_none() }
+}
+
+/// Asks the owners and answers. `counts`: with counts only.
+async fn finish(core: &Rc<Core>, planned: Planned, ids: &[MessageId], counts: bool) -> Response {
+    let Planned { plan, told, maintenance, spool } = planned;
     let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane, spool).await;
     // Source: data plane 3.7.
     let status = if maintenance && verdicts.contains(&DraftVerdict::Failed) { 500 } else { 201 };
     let fates = plan.fates;
-    core.metrics.shard(core.shard()).push(1, parsed.items.len() as u64);
+    core.metrics.shard(core.shard()).push(1, told.items.len() as u64);
     let body = if counts { answer::counts } else { answer::answer };
-    Response::json(status, body(parsed, ids, &fates, &verdicts))
+    Response::json(status, body(&told, ids, &fates, &verdicts))
 }
 
 /// Sends every draft to its owner, all shards at once; the verdicts by lane. A lane without a draft is refused as a

@@ -103,7 +103,7 @@ pub fn put_record(out: &mut Vec<u8>, key: &[u8; 16], number: u64, record: &Spool
     let SpoolRecord { accepted_at, draft } = record;
     let (queue, partition) = (draft.lane.queue.as_bytes(), draft.lane.partition.as_bytes());
     let frames = draft.packed.as_ref().unwrap_or(&draft.frames);
-    let raw_len = u32::try_from(draft.frames.len()).map_err(|_| TooLong)?;
+    let raw_len = u32::try_from(draft.raw_len()).map_err(|_| TooLong)?;
     let (q, p) =
         (u16::try_from(queue.len()).map_err(|_| TooLong)?, u16::try_from(partition.len()).map_err(|_| TooLong)?);
     let at = begin(out, BODY_FIXED + queue.len() + partition.len() + frames.len())?;

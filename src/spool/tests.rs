@@ -143,3 +143,17 @@ pub fn decide_all<D: super::disk::Disk>(files: &mut Files<D, Still>, drained: Ve
         block_on(files.decide(one.id, DrainVerdict::Stored { duplicates: 0 }));
     }
 }
+
+/// What a client packed has no frames at hand, and its record is the same.
+#[test]
+fn what_is_held_packed_only_is_written_alike() {
+    let whole = record(3, 2000, true);
+    let bare = SpoolRecord { draft: Draft { frames: Default::default(), ..whole.draft.clone() }, ..whole.clone() };
+    let written = |record: &SpoolRecord| {
+        let mut out = Vec::new();
+        assert!(super::format::put_record(&mut out, &[7; 16], 0, record).is_ok());
+        out
+    };
+    assert!(!whole.draft.frames.is_empty());
+    assert_eq!(written(&whole), written(&bare));
+}

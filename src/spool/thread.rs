@@ -296,7 +296,7 @@ impl<D: Disk> Server<'_, D> {
         for mut one in drained {
             let draft = &mut one.record.draft;
             let mut hashed = Vec::with_capacity(16 * draft.count as usize);
-            for frame in Frames::new(&draft.frames).filter_map(Result::ok) {
+            for frame in Frames::new(&draft.raw()).filter_map(Result::ok) {
                 hashed.extend_from_slice(&keys.key(frame.transaction_id.as_bytes()).0.to_le_bytes());
             }
             draft.keys = hashed.into();

@@ -66,7 +66,7 @@ pub async fn bundle(
                 param(&column(l, |i| written(i) && !lanes[i].1.draft.all_minted)),
                 param(&column(l, |i| stored[i].0 as i16)),
                 param(&column(l, |i| lanes[i].1.draft.flags as i16)),
-                param(&column(l, |i| lanes[i].1.draft.frames.len() as i32)),
+                param(&column(l, |i| lanes[i].1.draft.raw_len() as i32)),
                 param(&column(l, |i| stored[i].1.len() as i32)),
                 param(&blob(l, |i| if written(i) { &lanes[i].1.draft.keys[..] } else { &[] })),
                 param(&blob(l, |i| &stored[i].1[..])),

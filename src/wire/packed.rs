@@ -91,11 +91,11 @@ fn group<'a>(fields: &mut Fields<'a>) -> Result<Group<'a>> {
 }
 
 impl Group<'_> {
-    /// The frames, into a buffer of exactly their size. `g`: its place, for the refusal.
+    /// The frames, to be dropped soon: see [`zstd_frame::inflate_briefly`]. `g`: its place, for the refusal.
     pub fn inflate(&self, g: usize) -> Result<Bytes> {
-        let inflated = zstd_frame::inflate(self.z, self.raw_len as usize);
+        let inflated = zstd_frame::inflate_briefly(self.z, self.raw_len as usize);
         let refused = || Refused::malformed(format!("wire group {g}: the zstd frame is damaged"));
-        inflated.map(Bytes::from).ok_or_else(refused)
+        inflated.ok_or_else(refused)
     }
 }
 

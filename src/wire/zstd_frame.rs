@@ -3,7 +3,9 @@
 //! Readers of a stored record size their buffer from the frame's header and stop at its end, so what is taken here is one
 //! whole frame and nothing beside it. Source: binary forms 6.2 (V9, V10), 16.
 
+use bytes::Bytes;
 use std::cell::RefCell;
+use std::ops::Range;
 use zstd::bulk::Decompressor;
 
 /// First bytes of a frame.
@@ -86,12 +88,70 @@ thread_local! {
 /// Inflates a frame of which [`header`] was judged, into a buffer of exactly `len` bytes. `None`: it is damaged, or is
 /// longer or shorter.
 pub fn inflate(z: &[u8], len: usize) -> Option<Vec<u8>> {
+    inflate_into(z, len, Vec::with_capacity(len))
+}
+
+/// The same for bytes that are soon dropped: into memory that then goes back to the thread, so that the next frame is
+/// inflated into lines that are still in a near cache.
+pub fn inflate_briefly(z: &[u8], len: usize) -> Option<Bytes> {
+    let inflated = inflate_into(z, len, Scratch::with_room(len))?;
+    Some(Bytes::from_owner(Scratch(inflated)))
+}
+
+/// `out` is empty and has room for `len`.
+fn inflate_into(z: &[u8], len: usize, mut out: Vec<u8>) -> Option<Vec<u8>> {
     INFLATER.with_borrow_mut(|inflater| {
         if inflater.is_none() {
             *inflater = Some(Decompressor::new().ok()?);
         }
-        let mut out = Vec::with_capacity(len);
         let inflated = inflater.as_mut()?.decompress_to_buffer(z, &mut out).ok()?;
         (inflated == len).then_some(out)
     })
+}
+
+/// Buffers that a thread keeps for frames to come: a request at a time inflates, mostly one frame.
+const SCRATCH_BUFFERS: usize = 4;
+/// Buffers above this are not kept, and those below that much are not worth it.
+const SCRATCH_KEPT: Range<usize> = 4 << 10..1 << 20;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A buffer on loan from its thread.
+struct Scratch(Vec<u8>);
+
+impl Scratch {
+    /// An empty buffer with room for `len` bytes: what an earlier frame needed, where that is worth it.
+    fn with_room(len: usize) -> Vec<u8> {
+        if !SCRATCH_KEPT.contains(&len) {
+            return Vec::with_capacity(len);
+        }
+        let mut buffer = SCRATCH.with_borrow_mut(Vec::pop).unwrap_or_default();
+        buffer.reserve_exact(len);
+        buffer
+    }
+}
+
+impl AsRef<[u8]> for Scratch {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !SCRATCH_KEPT.contains(&self.0.capacity()) {
+            return;
+        }
+        let mut buffer = std::mem::take(&mut self.0);
+        buffer.clear();
+        // A thread that ends has no pool any more.
+        let _ = SCRATCH.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < SCRATCH_BUFFERS {
+                pool.push(buffer);
+            }
+        });
+    }
 }

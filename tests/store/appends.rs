@@ -71,7 +71,7 @@ fn what_is_stored_is_read_back_byte_for_byte() {
         for ((record, stored), asked) in records.iter().zip(&outcome.stored).zip(&ask.segments) {
             assert_eq!((record.codec, &record.body), (stored.0, &stored.1));
             assert_eq!((&record.keys, record.count, record.flags), (&asked.keys, asked.count, asked.flags));
-            assert_eq!(record.raw_len as usize, asked.frames.len());
+            assert_eq!(record.raw_len as usize, asked.raw_len());
             assert_eq!(record.base, Offset(asked.rel as i64));
         }
         assert_eq!(records[2].body, &b"as the client packed it"[..]);

@@ -19,10 +19,12 @@ pub(super) fn fill(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<(u6
     // A message to each of so many partitions, and no more in all than is wanted.
     let most = BATCH.min(s.partitions).min(s.fill.min(u64::from(BATCH)) as u32);
     let batch = (1..=most).rev().find(|n| s.fill.is_multiple_of(u64::from(*n))).unwrap_or(1);
+    // What is popped alone is to lie there as pushes of the scenario leave it.
+    let as_pushed = s.kind == Kind::Pop;
     let scenario = Scenario {
         kind: Kind::Push,
-        form: Form::Json,
-        batch,
+        form: if as_pushed { s.form } else { Form::Json },
+        batch: if as_pushed { s.batch } else { batch },
         connections: CONNECTIONS,
         consumers: 0,
         rate: 0,
@@ -30,7 +32,9 @@ pub(super) fn fill(plan: &Plan, observe: &mut dyn FnMut(Progress)) -> Result<(u6
     };
     let plan = Plan { scenario: &scenario, seed: !plan.seed, ..*plan };
     let mut load = Load::new(&plan)?;
-    load.template = Pushes::in_order(plan.host, plan.queue, &scenario, plan.seed);
+    if !as_pushed {
+        load.template = Pushes::in_order(plan.host, plan.queue, &scenario, plan.seed);
+    }
     load.stage = Stage::Fill(s.fill);
     load.fill(observe).map_err(|error| format!("epoll: {error}"))?;
     match load.tally.failure_texts.first() {

@@ -60,6 +60,27 @@ fn a_record_that_does_not_follow_drops_the_old_content() {
 }
 
 #[test]
+fn duplicates_are_told_their_originals() {
+    let mut tail = Tail::default();
+    tail.push(record(100, 3, Codec::Zstd, false));
+    tail.push(record(103, 2, Codec::Zstd, true));
+    tail.push(record(105, 4, Codec::Raw, false));
+    let mut damaged = record(109, 2, Codec::Zstd, false);
+    damaged.body = damaged.body.slice(..damaged.body.len() - 1);
+    tail.push(damaged);
+    let asked = [99, 100, 102, 101, 104, 108, 103, 109, 111, 105];
+    let mut duplicates: Vec<Duplicate> =
+        (0..).zip(asked).map(|(index, offset)| Duplicate { index, offset: Offset(offset), id: None }).collect();
+    tail.originals(&mut duplicates);
+    let told: Vec<Option<u128>> = duplicates.iter().map(|d| d.id.map(|id| id.0)).collect();
+    let here = |offset: i64| (100..109).contains(&offset).then_some(offset as u128);
+    assert_eq!(told, asked.map(here));
+    for duplicate in &duplicates {
+        assert_eq!(duplicate.id, tail.message(duplicate.offset).map(|message| message.id), "as one by one");
+    }
+}
+
+#[test]
 fn a_span_is_read_whole_or_not_at_all() {
     let tail = tail(&[3, 2, 4]);
     let read = |from, to| {

@@ -121,10 +121,9 @@ impl Index {
     }
 }
 
-/// Capacity for so many entries and half as many more, so that making room pays for a while: twice from one split of a
-/// sub-table to the next.
+/// Capacity for as many entries again: a sub-table that was split has room until the next split of it.
 fn roomy(entries: usize) -> usize {
-    entries + entries / 2 + 12
+    2 * entries + 12
 }
 
 fn find(table: &Table, slab: &Slab, key: Key) -> Option<Position> {

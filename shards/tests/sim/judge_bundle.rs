@@ -24,7 +24,7 @@ impl Store {
     /// The commit of several bundles, each decided by itself.
     pub fn bundle(&mut self, now: Stamp, rng: &mut Rng, bundles: &[Arc<Bundle>]) -> Result<BundleOutcome, StoreError> {
         let poison =
-            |lane: &BundleLane| !lane.confirm && lane.draft.frames.windows(POISON.len()).any(|bytes| bytes == POISON);
+            |lane: &BundleLane| !lane.confirm && lane.draft.raw().windows(POISON.len()).any(|bytes| bytes == POISON);
         if self.refuses(now) && bundles.iter().any(|bundle| bundle.lanes.iter().any(poison)) {
             return Err(StoreError::Refused("invalid byte sequence (simulated 22021)".into()));
         }
@@ -41,9 +41,7 @@ impl Store {
         for bundle in bundles {
             let mut decision = BundleDecision::default();
             for lane in &bundle.lanes {
-                outcome
-                    .stored
-                    .push((Codec::Raw, if lane.confirm { Default::default() } else { lane.draft.frames.clone() }));
+                outcome.stored.push((Codec::Raw, if lane.confirm { Default::default() } else { lane.draft.raw() }));
                 decision.lanes.push(self.decide_lane(now, lane));
             }
             decision.moves = bundle.moves.iter().map(|one| self.decide_move(now, one)).collect();
@@ -117,9 +115,9 @@ impl Store {
                 accepted_at: None,
                 codec: Codec::Raw,
                 flags: lane.draft.flags,
-                raw_len: lane.draft.frames.len() as u32,
+                raw_len: lane.draft.raw_len() as u32,
                 keys: lane.draft.keys.clone(),
-                body: lane.draft.frames.clone(),
+                body: lane.draft.raw(),
             };
             self.segments.insert((*partition, *base), segment);
         }
@@ -209,9 +207,9 @@ impl Oracle {
                     flags: lane.draft.flags,
                     created_at,
                     accepted_at: None,
-                    frames: lane.draft.frames.clone(),
+                    frames: lane.draft.raw(),
                     codec: Codec::Raw,
-                    body: lane.draft.frames.clone(),
+                    body: lane.draft.raw(),
                     broker: Some(at.0),
                 };
                 self.write(now, emitted, partition, written, &lane.draft.keys);

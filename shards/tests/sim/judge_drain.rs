@@ -69,7 +69,8 @@ impl Oracle {
 
     /// The store refuses a record of the spool; it keeps its place.
     pub fn drain_refused(&mut self, record: &SpoolRecord) {
-        let frames = frame::read(&record.draft.frames).expect("the simulation writes frames");
+        let raw = record.draft.raw();
+        let frames = frame::read(&raw).expect("the simulation writes frames");
         if !frames.iter().any(|one| one.payload.windows(6).any(|w| w == crate::store::POISON)) {
             self.fail(None, "a good record is refused");
         }
@@ -80,7 +81,8 @@ impl Oracle {
     pub fn drained(&mut self, now: Moment, at: At, record: &SpoolRecord, verdict: DrainVerdict) {
         let draft = &record.draft;
         let names = (draft.lane.queue.clone(), draft.lane.partition.clone());
-        let frames = frame::read(&draft.frames).expect("the simulation writes frames");
+        let raw = draft.raw();
+        let frames = frame::read(&raw).expect("the simulation writes frames");
         let lane = (at.0, names.0.clone(), names.1.clone());
         let mut missing = 0;
         for (i, one) in frames.iter().enumerate() {
@@ -118,7 +120,7 @@ impl Oracle {
     pub fn lost(&mut self, broker: usize, record: &SpoolRecord) {
         let draft = &record.draft;
         let lane = (broker, draft.lane.queue.clone(), draft.lane.partition.clone());
-        for one in frame::read(&draft.frames).expect("the simulation writes frames") {
+        for one in frame::read(&draft.raw()).expect("the simulation writes frames") {
             self.decided.insert(one.id);
             if let Some(awaited) = self.awaited.get_mut(&lane) {
                 awaited.retain(|awaited| awaited.id != one.id);

@@ -39,12 +39,12 @@ impl Oracle {
         if append.lanes.iter().zip(&next).any(|(lane, next)| lane.count != *next) {
             whine("a lane of a commit has another count than its segments");
         }
-        let bytes: usize = append.segments.iter().map(|segment| segment.frames.len()).sum();
+        let bytes: usize = append.segments.iter().map(|segment| segment.raw_len()).sum();
         if append.segments.len() > COMMIT_SEGMENTS_MAX && append.lanes.len() > 1 {
             whine("a commit over its bound of segments");
         }
         if bytes > COMMIT_BYTES_MAX && append.lanes.len() > 1 && append.segments.len() > 1 {
-            let largest = append.segments.iter().map(|segment| segment.frames.len()).max().unwrap_or(0);
+            let largest = append.segments.iter().map(|segment| segment.raw_len()).max().unwrap_or(0);
             if bytes > COMMIT_BYTES_MAX + largest {
                 whine("a commit over its bound of bytes");
             }
@@ -87,7 +87,7 @@ impl Oracle {
                     flags: segment.flags,
                     created_at,
                     accepted_at: segment.accepted_at,
-                    frames: segment.frames.clone(),
+                    frames: segment.raw(),
                     codec: *codec,
                     body: body.clone(),
                     broker: Some(at.0),

@@ -447,17 +447,18 @@ impl Oracle {
         let mut sent = Vec::new();
         for draft in drafts {
             let names = (draft.lane.queue.clone(), draft.lane.partition.clone());
-            let frames = frame::read(&draft.frames).expect("the simulation writes frames");
+            let raw = draft.raw();
+            let frames = frame::read(&raw).expect("the simulation writes frames");
             let mut at = 0;
             let (mut ids, mut keys) = (Vec::new(), Vec::new());
             for (i, one) in frames.iter().enumerate() {
-                let len = u32::from_le_bytes(draft.frames[at..at + 4].try_into().expect("4 bytes")) as usize + 4;
+                let len = u32::from_le_bytes(raw[at..at + 4].try_into().expect("4 bytes")) as usize + 4;
                 let key = queen_shards::effect::key_at(&draft.keys, i);
                 let pushed = Pushed {
                     queue: names.0.clone(),
                     partition: names.1.clone(),
                     key,
-                    frames: draft.frames.clone(),
+                    frames: raw.clone(),
                     from: at,
                     to: at + len,
                     written: None,

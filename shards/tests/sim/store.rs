@@ -261,7 +261,7 @@ impl Store {
 
     /// The fused push commit: compare-and-set per lane, all lanes in one step.
     pub fn append(&mut self, now: Stamp, rng: &mut Rng, append: &Append) -> Result<AppendOutcome, StoreError> {
-        if self.refuses(now) && append.segments.iter().any(|segment| contains(&segment.frames, POISON)) {
+        if self.refuses(now) && append.segments.iter().any(|segment| contains(&segment.raw(), POISON)) {
             return Err(StoreError::Refused("invalid byte sequence (simulated 22021)".into()));
         }
         let mut outcome = AppendOutcome { now, lanes: Vec::new(), stored: Vec::new() };
@@ -297,12 +297,12 @@ impl Store {
             }
         }
         for segment in &append.segments {
-            assert_eq!(queen_shards::frames::count(&segment.frames), Ok(segment.count), "a segment of other frames");
+            assert_eq!(queen_shards::frames::count(&segment.raw()), Ok(segment.count), "a segment of other frames");
             let Some((first, created_at)) = written[segment.lane as usize] else {
                 outcome.stored.push((Codec::Raw, Bytes::new()));
                 continue;
             };
-            let (codec, mut body) = pack_as_edge(rng, segment.packed.as_ref(), &segment.frames);
+            let (codec, mut body) = pack_as_edge(rng, segment.packed.as_ref(), &segment.raw());
             outcome.stored.push((codec, body.clone()));
             if self.strikes(rng, Planted::AlterBody, 20) {
                 let mut bytes = body.to_vec();
@@ -315,7 +315,7 @@ impl Store {
                 accepted_at: segment.accepted_at,
                 codec,
                 flags: segment.flags,
-                raw_len: segment.frames.len() as u32,
+                raw_len: segment.raw_len() as u32,
                 keys: segment.keys.clone(),
                 body,
             };

@@ -1,14 +1,13 @@
 //! The 201 array of a push, written by hand. Source: data plane 3.2, 3.3.
 
-use super::parse::Parsed;
 use super::plan::Fate;
-use crate::http::json::text::{push_escaped, push_int, push_quoted, push_uuid};
+use super::told::Told;
+use crate::http::json::text::{push_int, push_quoted, push_uuid};
 use queen_shards::command::DraftVerdict;
 use queen_shards::ids::{MessageId, Offset};
-use std::borrow::Cow;
 
-/// Bytes of an entry beside its names: keys, two ids, status, offset.
-const ENTRY_ROOM: usize = 200;
+/// Bytes of an entry beside what was told of its item: keys, an id, status, offset.
+const ENTRY_ROOM: usize = 128;
 
 /// What an entry says.
 enum Outcome {
@@ -19,14 +18,12 @@ enum Outcome {
     Refused(&'static str),
 }
 
-/// The body: one entry per item in request order. `ids`: minted, one per item; `verdicts`: one per lane.
-pub fn answer(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict]) -> Vec<u8> {
-    let names: usize = parsed.lanes.iter().map(|lane| lane.queue.len() * lane.items as usize).sum();
-    let mut out = Vec::with_capacity(2 + parsed.items.len() * ENTRY_ROOM + names);
+/// The body: one entry per item in request order. `ids`: one per item; `verdicts`: one per lane.
+pub fn answer(told: &Told, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2 + told.items.len() * ENTRY_ROOM + told.bytes());
     out.push(b'[');
-    for (i, item) in parsed.items.iter().enumerate() {
-        let lane = &parsed.lanes[item.lane as usize];
-        let outcome = outcome(parsed, ids, fates, verdicts, i);
+    for (i, (item, text)) in told.each().enumerate() {
+        let outcome = outcome(told, ids, fates, verdicts, i);
         if i > 0 {
             out.push(b',');
         }
@@ -36,15 +33,8 @@ pub fn answer(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
         let id = if let Outcome::Duplicate { id, .. } = outcome { id } else { ids[i] };
         push_uuid(&mut out, id.0);
         out.extend_from_slice(b"\",\"transaction_id\":\"");
-        match &item.transaction_id {
-            // Sent without an escape, so it needs none now.
-            Some(Cow::Borrowed(text)) => out.extend_from_slice(text.as_bytes()),
-            Some(Cow::Owned(text)) => push_escaped(&mut out, text),
-            None => push_uuid(&mut out, ids[i].0),
-        }
-        out.extend_from_slice(b"\",\"queueName\":");
-        push_quoted(&mut out, &lane.queue);
-        out.extend_from_slice(b",\"status\":");
+        out.extend_from_slice(text);
+        out.extend_from_slice(&told.lanes[item.lane as usize].named);
         match outcome {
             Outcome::Queued { offset } => {
                 out.extend_from_slice(b"\"queued\",\"offset\":");
@@ -69,11 +59,11 @@ pub fn answer(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
 
 /// The body of an answer with counts only: those that are always there, then those that are not 0. They add up to
 /// `count`. Source: binary forms 7.2.
-pub fn counts(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict]) -> Vec<u8> {
+pub fn counts(told: &Told, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict]) -> Vec<u8> {
     let (mut queued, mut duplicate, mut error) = (0u64, 0u64, 0u64);
     let (mut buffered, mut failed) = (0u64, 0u64);
-    for i in 0..parsed.items.len() {
-        match outcome(parsed, ids, fates, verdicts, i) {
+    for i in 0..told.items.len() {
+        match outcome(told, ids, fates, verdicts, i) {
             Outcome::Queued { .. } => queued += 1,
             Outcome::Duplicate { .. } => duplicate += 1,
             Outcome::Buffered => buffered += 1,
@@ -83,7 +73,7 @@ pub fn counts(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
     }
     let mut out = Vec::with_capacity(128);
     out.push(b'{');
-    let always = [("count", parsed.items.len() as u64), ("queued", queued), ("duplicate", duplicate), ("error", error)];
+    let always = [("count", told.items.len() as u64), ("queued", queued), ("duplicate", duplicate), ("error", error)];
     for (name, n) in
         always.into_iter().chain([("buffered", buffered), ("failed", failed)].into_iter().filter(|(_, n)| *n > 0))
     {
@@ -99,10 +89,10 @@ pub fn counts(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: 
 }
 
 /// What becomes of the item at `i`.
-fn outcome(parsed: &Parsed<'_>, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict], i: usize) -> Outcome {
-    let lane = parsed.items[i].lane as usize;
+fn outcome(told: &Told, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict], i: usize) -> Outcome {
+    let lane = told.items[i].lane as usize;
     match fates[i] {
-        Fate::Refused => Outcome::Refused(parsed.lanes[lane].refused.unwrap_or("refused")),
+        Fate::Refused => Outcome::Refused(told.lanes[lane].refused.unwrap_or("refused")),
         Fate::Leads { index } => lead(&verdicts[lane], index),
         Fate::Follows { leader } => follow(&verdicts[lane], fates[leader as usize], ids[leader as usize]),
     }

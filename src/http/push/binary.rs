@@ -49,13 +49,26 @@ async fn read(core: &Rc<Core>, request: &Request, share: &mut Share) -> Result<R
         let mut parsed = of_plain(&groups, &items);
         protect::mark(core, request.tenant, &mut parsed.lanes).await;
         let ids = core.mint_ids(parsed.items.len());
-        return Ok(super::finish(core, request, &parsed, &ids, open.counts).await);
+        let planned = super::planned(core, request, parsed, &ids);
+        return Ok(super::finish(core, planned, &ids, open.counts).await);
     }
-    let groups = packed::walk(&rest, open.raw_len, limit)?;
-    let frames = inflate(core, &groups, open.raw_len, share).await?;
-    let (mut parsed, ids) = parse_packed(&rest, &groups, &frames)?;
+    let (planned, ids) = plan_packed(core, request, &rest, open.raw_len, share).await?;
+    Ok(super::finish(core, planned, &ids, open.counts).await)
+}
+
+/// Inflates, checks and plans; what was inflated is gone when it returns. `spent`: what the request holds inflated.
+async fn plan_packed(
+    core: &Rc<Core>,
+    request: &Request,
+    rest: &Bytes,
+    spent: u64,
+    share: &mut Share,
+) -> Result<(super::Planned, Vec<MessageId>), Refused> {
+    let groups = packed::walk(rest, spent, core.config.max_inflated_bytes as u64)?;
+    let frames = inflate(core, &groups, spent, share).await?;
+    let (mut parsed, ids) = parse_packed(rest, &groups, &frames)?;
     protect::mark(core, request.tenant, &mut parsed.lanes).await;
-    Ok(super::finish(core, request, &parsed, &ids, open.counts).await)
+    Ok((super::planned(core, request, parsed, &ids), ids))
 }
 
 /// The messages of packed wire groups and their ids. `frames`: of each group, inflated; every one of them is checked.

@@ -4,10 +4,12 @@ use super::parse::{Came, Lane, Parsed};
 use crate::cipher::{Cipher, envelope_len};
 use crate::http::json::text::uuid_text;
 use crate::planted;
+use bytes::Bytes;
 use queen_shards::command::Draft;
 use queen_shards::frames::{self, FrameHead, FrameWriter};
 use queen_shards::ids::{Key, MessageId, TenantId};
 use queen_shards::key::KeyHasher;
+use queen_shards::limits::MERGE_DRAFT_BYTES;
 use queen_shards::place::LaneKey;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -193,6 +195,8 @@ impl Build {
     fn draft(self, lane: LaneKey, zstd_level: i32) -> Draft {
         if let Some(Came { z, frames }) = self.came {
             let (keys, count) = (self.keys.into(), self.count);
+            // Small ones may be merged with others; a large one is stored as it came, and its frames have been read.
+            let frames = if frames.len() < MERGE_DRAFT_BYTES { frames } else { Bytes::new() };
             return Draft { lane, count, keys, all_minted: self.all_minted, packed: Some(z), flags: 0, frames };
         }
         let packed = pack(self.frames.as_slice(), zstd_level);
@@ -208,10 +212,28 @@ impl Build {
     }
 }
 
+type Firsts = HashMap<(u32, u128), u32, BuildHasherDefault<Folded>>;
+
+/// Entries that a thread keeps room for between requests (48 bytes each).
+const FIRSTS_KEPT: usize = 4096;
+
+thread_local! {
+    static FIRSTS: RefCell<Firsts> = RefCell::default();
+}
+
 /// The first item of each key of each lane; empty unless two items name a key.
 struct Leaders {
-    first: HashMap<(u32, u128), u32, BuildHasherDefault<Folded>>,
+    first: Firsts,
     needed: bool,
+}
+
+impl Drop for Leaders {
+    fn drop(&mut self) {
+        if self.needed && self.first.capacity() <= 2 * FIRSTS_KEPT {
+            self.first.clear();
+            FIRSTS.set(std::mem::take(&mut self.first));
+        }
+    }
 }
 
 impl Leaders {
@@ -222,8 +244,12 @@ impl Leaders {
 
     fn of(parsed: &Parsed<'_>) -> Leaders {
         let named = parsed.items.iter().filter(|item| item.transaction_id.is_some()).count();
-        let capacity = if named > 1 { named } else { 0 };
-        Leaders { first: HashMap::with_capacity_and_hasher(capacity, Default::default()), needed: named > 1 }
+        if named <= 1 {
+            return Leaders::none();
+        }
+        let mut first = FIRSTS.take();
+        first.reserve(named);
+        Leaders { first, needed: true }
     }
 
     /// The earlier item with this lane and key; if there is none, `item` is now the first.

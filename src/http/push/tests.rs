@@ -1,6 +1,7 @@
 use super::answer::answer;
 use super::parse::{Parsed, parse};
 use super::plan::{Fate, PACK_MIN, Plan, Sender, plan, plan_each};
+use super::told::Told;
 use queen_shards::command::{DraftVerdict, Duplicate};
 use queen_shards::frames::Frames;
 use queen_shards::ids::{MessageId, Offset, TenantId};
@@ -39,7 +40,8 @@ fn answered(body: &str, verdicts: &[DraftVerdict]) -> String {
     assert_eq!(plan.drafts.len(), verdicts.len(), "drafts");
     let of_lane: Vec<DraftVerdict> =
         plan.draft_of_lane.iter().map(|d| d.map_or(DraftVerdict::Failed, |d| verdicts[d as usize].clone())).collect();
-    String::from_utf8(answer(&parsed, &ids(parsed.items.len()), &plan.fates, &of_lane)).unwrap()
+    let ids = ids(parsed.items.len());
+    String::from_utf8(answer(&Told::of(&parsed, &ids), &ids, &plan.fates, &of_lane)).unwrap()
 }
 
 #[track_caller]
@@ -386,7 +388,12 @@ fn in_maintenance_every_item_is_on_its_own() {
     assert_eq!(each.drafts[0].count, 2);
     for (plan, counts) in [(each, 2), (plan(sender(), &parsed, &ids(3), &keys, 1), 1)] {
         assert_eq!(plan.drafts[0].count, counts);
-        let body = answer(&parsed, &ids(3), &plan.fates, &[DraftVerdict::Buffered, DraftVerdict::Refused("no")]);
+        let body = answer(
+            &Told::of(&parsed, &ids(3)),
+            &ids(3),
+            &plan.fates,
+            &[DraftVerdict::Buffered, DraftVerdict::Refused("no")],
+        );
         let entries: Vec<serde_json::Value> = serde_json::from_slice(&body).unwrap();
         let statuses: Vec<&str> = entries.iter().map(|entry| entry["status"].as_str().unwrap()).collect();
         assert_eq!(statuses, ["buffered", "buffered", "error"]);

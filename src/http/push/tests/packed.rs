@@ -54,6 +54,25 @@ fn a_clean_wire_group_is_kept() {
     });
 }
 
+/// A large one is stored as it came, so its frames go once they were read; whoever must look into it inflates it.
+#[test]
+fn a_large_wire_group_is_held_packed_only() {
+    let names: Vec<String> = (0..300).map(|n| format!("key-{n:04}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (bytes, z) = group("q", &keys, 7);
+    planned(&body(&[&bytes]), None, |parsed, _, plan| {
+        let (draft, came) = (&plan.drafts[0], parsed.lanes[0].came.as_ref().unwrap());
+        assert!(queen_shards::limits::MERGE_DRAFT_BYTES <= came.frames.len());
+        assert_eq!((draft.frames.is_empty(), draft.packed.as_ref()), (true, Some(&z)));
+        assert_eq!((draft.raw_len(), draft.raw()), (came.frames.len(), came.frames.clone()));
+    });
+    // With a repeat it is framed anew, and then the frames are what is stored.
+    let (bytes, _) = group("q", &[&keys[..], &keys[..1]].concat(), 7);
+    planned(&body(&[&bytes]), None, |_, _, plan| {
+        assert_eq!(stored_keys(&plan.drafts[0].frames), keys);
+    });
+}
+
 #[test]
 fn a_repeat_takes_it_apart() {
     for (keys, left) in [
