@@ -3,7 +3,7 @@
 --        p_limit: rows at most; p_look: partitions looked at, at most.
 -- Out    ascending ids, then one last row, whose partition is null. next, of the last row: go on after it; null: there are no more, or there were
 --        p_limit rows, and the last of them is where to go on. Cursor columns are null where the group has no cursor.
--- Does   looks at a thousand partitions at a time and ends after the step in which 3 ms have passed: reads and seedings of pushes and pops wait
+-- Does   looks at a thousand partitions at a time and ends after the step in which 10 ms have passed: reads and seedings of pushes and pops wait
 --        behind it on the same connection.
 -- Locks  none. Cost: 0.6 us of CPU for each partition looked at, of which two shards have half.
 -- Caller src/store/cold.rs, scan. Source: data plane 4.3; architecture 13, rule 11.
@@ -52,7 +52,7 @@ declare
     v_step integer;
     v_since timestamptz := '-infinity'; -- An older partition without a cursor that was not written since has nothing,
     v_since_younger timestamptz := '-infinity'; -- nor has a younger one. Source: queen.seed_of.
-    v_end constant timestamptz := clock_timestamp() + interval '3 ms';
+    v_end constant timestamptz := clock_timestamp() + interval '10 ms';
     v_step_max constant integer := 1000;
 begin
     select g.* into v_record from queen.groups as g where g.id = p_group;

@@ -143,8 +143,8 @@ fn a_scan_pages_over_what_a_group_has_left_of_one_shard() {
 /// Reads and seedings of pushes and pops wait behind a page, so it ends in time whatever it was allowed to look at.
 #[test]
 fn a_page_of_a_scan_ends_after_some_milliseconds() {
-    // 30 ms of a fast core: many times what a page may take.
-    const PARTITIONS: i64 = 100_000;
+    // 60 ms of a fast core: several times what a page may take.
+    const PARTITIONS: i64 = 200_000;
     on_store(async |db| {
         let rows = db.provision("q", &["p"]).await;
         let (queue, first) = (rows[0].queue.id, rows[0].partition.0);
@@ -158,7 +158,7 @@ fn a_page_of_a_scan_ends_after_some_milliseconds() {
         let group = db.open("q", "g", Contact::Pinned).await.unwrap().group;
         let (mut after, mut pages, mut found) = (PartitionId(0), 0, Vec::new());
         loop {
-            let ask = Call::Scan { queue, group, shard: 0, shards: 1, after, limit: 1000, look: u32::MAX };
+            let ask = Call::Scan { queue, group, shard: 0, shards: 1, after, limit: 1000, look: i32::MAX as u32 };
             let Reply::Scanned { rows: page, next, .. } = db.call(ask).await else { panic!() };
             found.extend(page.iter().map(|row| row.partition));
             pages += 1;
@@ -167,7 +167,7 @@ fn a_page_of_a_scan_ends_after_some_milliseconds() {
             after = next;
         }
         assert_eq!(found, [last]);
-        assert!(4 <= pages, "{pages} pages");
+        assert!(3 <= pages, "{pages} pages");
         assert!(pages <= 1 + PARTITIONS / 1000, "{pages} pages: each looks at a thousand at least");
     });
 }
