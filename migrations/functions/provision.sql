@@ -1,7 +1,8 @@
 -- provision.sql: creates the queues and partitions that are missing, then reads them all.
 -- In     parallel arrays; p_slot: placement slot of the names, 0 to 4095, which becomes the low 12 bits of the number.
 -- Out    as queen.find_lanes. An entry is missing when its queue was deleted meanwhile.
--- Locks  queue rows FOR KEY SHARE in (tenant, name) order, which a registration excludes: a partition born during one
+-- Locks  none where all of them are there, and nothing is written then: a partition that left memory is met again without waiting for the disk.
+--        Else queue rows FOR KEY SHARE in (tenant, name) order, which a registration excludes: a partition born during one
 --        would miss its cursor. Then inserts in (queue, name) order, so two callers never deadlock.
 -- Again  harmless. Ids are read by a statement of their own: insert-or-select in one may find neither.
 -- Caller src/store/cold.rs, provision. Source: data plane 2; architecture 13, rules 6 and 24.
@@ -37,6 +38,19 @@ declare
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
+    end if;
+    if not exists (
+        select from unnest(p_tenant, p_queue, p_partition) as a (tenant_id, queue, name)
+        where not exists (
+            select from queen.queues as q
+            cross join lateral (
+                select from queen.partitions as p where p.queue_id = q.id and p.name = a.name collate "C" offset 0
+            ) as p
+            where q.tenant_id = a.tenant_id and q.name = a.queue collate "C" offset 0
+        )
+    ) then
+        return query select * from queen.find_lanes(p_tenant, p_queue, p_partition);
+        return;
     end if;
     perform queen.make_queue(p_tenant, p_queue);
     v_queues := array(

@@ -374,6 +374,22 @@ impl Shard {
         }
     }
 
+    /// Serves pops that wait for the end of a scan or a seeding as soon as there is something for them: a scan of millions of
+    /// partitions is long. First come first served; who gets nothing waits on.
+    pub(crate) fn serve_fed(&mut self) {
+        for group in std::mem::take(&mut self.fed) {
+            let waiting = self.queues.groups.get(group).map_or(0, |state| state.pops.len());
+            for _ in 0..waiting {
+                let Some(state) = self.queues.groups.get_mut(group) else { break };
+                if state.ring.is_empty() || state.pops.is_empty() {
+                    break;
+                }
+                let pop = state.pops.remove(0);
+                self.run_pop(pop);
+            }
+        }
+    }
+
     pub(crate) fn pinned_found(&mut self, at: Ref, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
         let Some(job) = self.pops.get_mut(at) else { return };
         job.pending -= 1;

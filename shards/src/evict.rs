@@ -68,11 +68,12 @@ impl Shard {
             }
             match group_state.state {
                 GroupState::Unknown | GroupState::Met => true,
-                GroupState::Opening | GroupState::Scanning(_) => false,
-                GroupState::Resting(_) | GroupState::Open => {
+                // What is told of a lane meanwhile is kept by it alone.
+                GroupState::Opening => false,
+                GroupState::Scanning(_) | GroupState::Resting(_) | GroupState::Open => {
                     let (cursor, options) = (lane.cursor(group), queue.options());
                     let stands = standing(lane, cursor, &options, self.now, self.stamp(), self.config.window_batch);
-                    // What was never read and is not in the ring: the scan that came by found nothing.
+                    // What was never read and is not in the ring: the scan that came by found nothing, or is still to come by.
                     matches!(stands, Standing::Nothing | Standing::Unread)
                 }
             }

@@ -23,7 +23,8 @@ pub const PROVISION_MAX: usize = 512;
 pub const SEED_MAX: usize = 256;
 /// Partitions with something for the group in one page of a scan.
 pub const SCAN_PAGE: u32 = 2000;
-/// Partitions that one page of a scan looks at: some 0.1 s, so that its call is far from being given up.
+/// Partitions that one page of a scan looks at, at most; it ends after 10 ms as well (queen.scan), because reads and seedings
+/// wait behind it.
 pub const SCAN_LOOK: u32 = 50_000;
 /// Lanes in a ready ring below which the scan of a group goes on: what consumers take in some 100 ms.
 pub const READY_LOW: usize = 8_192;

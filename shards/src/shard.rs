@@ -63,6 +63,8 @@ pub struct Shard {
     pub(crate) heards: Slab<HeardJob>,
     /// Lanes with drafts that may close, in order.
     pub(crate) closing: VecDeque<Ref>,
+    /// Groups whose ring was given something while pops waited for the end of a scan or a seeding; this turn.
+    pub(crate) fed: Vec<Ref>,
     /// Lanes to provision with the next call.
     pub(crate) provision: Vec<Ref>,
     /// Lanes to provision one by one: a call they were in was refused.
@@ -120,6 +122,7 @@ impl Shard {
             prepares: Slab::default(),
             heards: Slab::default(),
             closing: VecDeque::new(),
+            fed: Vec::new(),
             provision: Vec::new(),
             provision_alone: Vec::new(),
             spool: Spool::new(spool_found),
@@ -173,6 +176,7 @@ impl Shard {
         }
         self.follow_leap();
         self.fire_timers();
+        self.serve_fed();
         self.send_provision();
         self.close_lanes();
         self.close_moves();
@@ -288,6 +292,9 @@ impl Shard {
                 let cursor = lane.cursor_entry(group_ref);
                 if cursor.in_ready || group.ring.len() < self.config.ready_max {
                     group.ring.put(lane_ref, cursor);
+                    if !group.pops.is_empty() && !self.fed.contains(&group_ref) {
+                        self.fed.push(group_ref);
+                    }
                 } else {
                     group.look_again(partition);
                 }

@@ -82,6 +82,21 @@ fn provisioning_again_and_twice_in_one_call_changes_nothing() {
     });
 }
 
+/// Partitions that left memory are met again by each push to them: no row is locked, so no commit waits for the disk.
+#[test]
+fn provisioning_what_is_there_writes_nothing() {
+    on_store(async |db| {
+        let known = db.provision("q", &["a", "b"]).await;
+        let written = "select coalesce(pg_current_xact_id_if_assigned()::text::bigint, 0)";
+        db.sql("begin").await;
+        assert_eq!(db.provision("q", &["b", "a", "b"]).await, [known[1], known[0], known[1]]);
+        assert_eq!(db.number(written).await, 0);
+        assert_eq!(db.provision("q", &["b", "c"]).await.len(), 2);
+        assert_ne!(db.number(written).await, 0, "one of them is new");
+        db.sql("rollback").await;
+    });
+}
+
 #[test]
 fn tenants_do_not_share_names() {
     on_store(async |db| {

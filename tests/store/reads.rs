@@ -140,6 +140,38 @@ fn a_scan_pages_over_what_a_group_has_left_of_one_shard() {
     });
 }
 
+/// Reads and seedings of pushes and pops wait behind a page, so it ends in time whatever it was allowed to look at.
+#[test]
+fn a_page_of_a_scan_ends_after_some_milliseconds() {
+    // 60 ms of a fast core: several times what a page may take.
+    const PARTITIONS: i64 = 200_000;
+    on_store(async |db| {
+        let rows = db.provision("q", &["p"]).await;
+        let (queue, first) = (rows[0].queue.id, rows[0].partition.0);
+        db.sql(&format!(
+            "insert into queen.partitions (id, queue_id, name) select {first} + n * 4096, queue_id, 'p' || n \
+             from queen.partitions, generate_series(1, {PARTITIONS}) as n"
+        ))
+        .await;
+        let last = PartitionId(first + PARTITIONS * 4096);
+        db.push(last, -1, 4).await;
+        let group = db.open("q", "g", Contact::Pinned).await.unwrap().group;
+        let (mut after, mut pages, mut found) = (PartitionId(0), 0, Vec::new());
+        loop {
+            let ask = Call::Scan { queue, group, shard: 0, shards: 1, after, limit: 1000, look: i32::MAX as u32 };
+            let Reply::Scanned { rows: page, next, .. } = db.call(ask).await else { panic!() };
+            found.extend(page.iter().map(|row| row.partition));
+            pages += 1;
+            let Some(next) = next else { break };
+            assert!(after < next);
+            after = next;
+        }
+        assert_eq!(found, [last]);
+        assert!(3 <= pages, "{pages} pages");
+        assert!(pages <= 1 + PARTITIONS / 1000, "{pages} pages: each looks at a thousand at least");
+    });
+}
+
 /// What a scan by pages finds of all shards: partition, whether it has a cursor, its name.
 async fn scan_all(
     db: &Db,

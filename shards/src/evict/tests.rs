@@ -1,8 +1,9 @@
-use crate::command::{AckItem, AckSet, Command, Disposition, Pop, Verdict};
+use crate::command::{AckItem, AckSet, Command, Disposition, Event, LogLane, Pop, Verdict};
 use crate::effect::{Call, CursorOutcome, FoundLane, Reply, ScanRow};
-use crate::fake::{Fake, lane, plain, pop, row};
+use crate::fake::{Fake, PARTITION, lane, plain, pop, row};
 use crate::ids::{Key, LeaseId, Offset, PartitionId, Stamp, TenantId};
 use crate::limits::{LANE_IDLE_US, ShardConfig};
+use crate::place::LaneKey;
 
 const LANES: i64 = 400;
 const LEASE_SECS: u32 = 3600;
@@ -87,4 +88,28 @@ fn a_lane_stays_until_the_end_of_a_lease_that_is_not_settled() {
     fake.now += LEASE_SECS as u64 * 1_000_000;
     fake.turn(Vec::new());
     assert_eq!(fake.shard.timers.len(), 0);
+}
+
+/// A scan of millions of partitions takes a minute: what is done with meanwhile must not add up.
+#[test]
+fn a_lane_with_nothing_left_leaves_memory_during_a_scan() {
+    let mut fake = Fake::new();
+    fake.shard.config.lanes_kept = 0;
+    fake.ask(1, pop("1"));
+    fake.answer(|call| Ok(plain(call)));
+    assert!(matches!(&fake.calls[..], [(_, Call::Scan { .. })]), "{:?}", fake.calls);
+    for (name, log_start) in [("p", 0), ("empty", 1)] {
+        let grown = LogLane {
+            key: LaneKey::new(TenantId::DEFAULT, "q".into(), name.into()),
+            partition: crate::ids::PartitionId(PARTITION.0 * (1 + log_start)),
+            last_offset: Offset(0),
+            log_start: Offset(log_start),
+            last_created_at: lane().row.last_created_at,
+        };
+        fake.turn(vec![Event::Log { lanes: vec![grown], freed: Vec::new(), changed: Vec::new(), lost: false }]);
+    }
+    assert_eq!(fake.shard.sizes().lanes, 2);
+    fake.now += LANE_IDLE_US + 1;
+    fake.turn(Vec::new());
+    assert_eq!(fake.shard.sizes().lanes, 1, "the one that a cursor is read for stays");
 }

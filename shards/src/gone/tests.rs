@@ -1,7 +1,7 @@
 use crate::command::{AckItem, AckSet, Command, Disposition, Verdict};
-use crate::effect::{Call, CursorOutcome, Reply};
+use crate::effect::{Call, CursorOutcome, CursorRow, Reply, SeededCursor};
 use crate::fake::{Fake, PARTITION, moved, plain, pop, row};
-use crate::ids::{GroupId, Key, TenantId};
+use crate::ids::{GroupId, Key, LeaseId, Offset, TenantId};
 
 fn ack(group: &str) -> Command {
     let item = AckItem { key: Key(7), word: Disposition::Completed, error: None };
@@ -69,6 +69,13 @@ fn a_group_that_an_ack_finds_made_again_is_scanned_again() {
     fake.answer(|call| Ok(plain(call)));
     fake.answer(|call| match call {
         Call::FindCursors { .. } => Ok(Reply::FoundCursors(vec![Some((GroupId(9), row(9)))])),
+        // The pop was told of the partition: somebody else has it.
+        Call::SeedCursors { .. } => {
+            let row = CursorRow { lease: LeaseId(5), lease_left_us: 60_000_000, ..row(1) };
+            let (last_offset, log_start) = (Offset(0), Offset(0));
+            let now = crate::ids::Stamp(crate::fake::START as i64);
+            Ok(Reply::Cursors { rows: vec![Some(SeededCursor { row, last_offset, log_start })], now })
+        }
         other => Ok(plain(other)),
     });
     let opens = |(_, call): &(_, Call)| matches!(call, Call::OpenGroup { .. });
