@@ -46,7 +46,7 @@ pub(crate) enum Pending {
     ReadNewest { job: Ref, group: Ref, lane: Ref, start: Offset },
     FindPartitions { tickets: Vec<Vec<Ticket>> },
     FindGone { lanes: Vec<(Ref, PartitionId)> },
-    FindCursor { lane: Ref, tickets: Vec<Ticket> },
+    FindCursors { waiting: Vec<(Ref, Vec<Ticket>)> },
     Resolve(Resolving),
     ReadPoison { ticket: Ticket, lane: Ref, group: Ref, tries: u8, ruled: Ruled },
 }
@@ -231,14 +231,18 @@ impl Shard {
             Pending::ReadNewest { job, group, lane, start } => {
                 self.newest_read(job, group, lane, start, result.and_then(records_of));
             }
-            Pending::FindPartitions { tickets } => self.partitions_found(tickets, result.and_then(found_of)),
+            Pending::FindPartitions { tickets } => {
+                self.finds.one_answered();
+                self.partitions_found(tickets, result.and_then(found_of));
+            }
             Pending::FindGone { lanes } => self.gone_found(lanes, result.and_then(found_of)),
-            Pending::FindCursor { lane, tickets } => {
+            Pending::FindCursors { waiting } => {
+                self.finds.one_answered();
                 let found = result.and_then(|reply| match reply {
-                    Reply::Cursor(found) => Ok(found),
+                    Reply::FoundCursors(found) => Ok(found),
                     other => Err(unexpected(&other)),
                 });
-                self.cursors_found(tickets, lane, found);
+                self.cursors_found(waiting, found);
             }
             Pending::Resolve(resolving) => {
                 let page = result.and_then(|reply| self.keys_of(reply));

@@ -218,9 +218,9 @@ pub enum Call {
     /// Make missing cursors of one group (start from its record; without one, from `start`) and read them all.
     /// `Reply::Cursors`, in order.
     SeedCursors { group: GroupId, start: Start, partitions: Vec<PartitionId> },
-    /// The cursor of a named group on a partition, for acks; made only where a registration left it to be made.
-    /// `Reply::Cursor`.
-    FindCursor { partition: PartitionId, group: Arc<str> },
+    /// Cursors of named groups on partitions, for acks; made only where a registration left them to be made.
+    /// `Reply::FoundCursors`, in order.
+    FindCursors { cursors: Vec<(PartitionId, Arc<str>)> },
     /// Keys stored at offsets in `from..=to` (segments and the evidence that outlives them), at most about `limit`
     /// keys of whole rows, ascending; `newest_first`: the highest rows that fit, still in ascending order.
     /// With `since`, only rows at or after that stamp. `Reply::Keys`.
@@ -274,7 +274,7 @@ pub enum Reply {
         rows: Vec<Option<SeededCursor>>,
         now: Stamp,
     },
-    Cursor(Option<(GroupId, CursorRow)>),
+    FoundCursors(Vec<Option<(GroupId, CursorRow)>>),
     /// `complete`: nothing of the asked range is left out; otherwise go on after the last row (or before the first).
     Keys {
         rows: Vec<KeysRow>,

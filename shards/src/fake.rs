@@ -153,9 +153,9 @@ pub fn plain(call: &Call) -> Reply {
         Call::ReadRecords { .. } => Reply::Records { records: vec![record()], log_start: Offset(0) },
         Call::FindLane { .. } => Reply::Lanes(vec![Some(lane().row)]),
         Call::FindPartitions { ids, .. } => Reply::Found(ids.iter().map(|_| Some(lane())).collect()),
-        Call::FindCursor { group, .. } => {
-            let id = GroupId(group.parse().expect("a number"));
-            Reply::Cursor(Some((id, row(id.0))))
+        Call::FindCursors { cursors } => {
+            let id = |group: &str| GroupId(group.parse().expect("a number"));
+            Reply::FoundCursors(cursors.iter().map(|(_, group)| Some((id(group), row(id(group).0)))).collect())
         }
         Call::FindQueue { .. } => Reply::Queue(Some(QUEUE)),
         other => panic!("not asked in these tests: {other:?}"),

@@ -37,8 +37,10 @@ pub const KEYS_PAGE: u32 = 65536;
 pub const BELOW_PAGES_MAX: u32 = 16;
 /// So long after its push an ack resolves in any case. Source: data plane 5.5, resolution window.
 pub const ACK_MEMORY_SECS: u32 = 900;
-/// Partitions in one call that reads them for acks.
+/// Partitions in one call that reads them for acks, and cursors.
 pub const FIND_MAX: usize = 512;
+/// Such calls on their way: with fewer the connection would rest between two, with more pushes and pops would wait for them.
+pub const FINDS_MAX: usize = 4;
 /// Commits in a row that may find a lane's row locked or moved before it goes alone and waits for the row, and pauses
 /// between tries when even that is in vain.
 pub const BUSY_TRIES: u8 = 3;

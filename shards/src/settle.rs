@@ -180,15 +180,20 @@ impl Shard {
         }
     }
 
-    /// `tickets`: the sets that wait for the cursor.
+    /// `waiting`: the lane of each of the cursors, and the sets that wait for it, in order.
     pub(crate) fn cursors_found(
         &mut self,
-        tickets: Vec<Ticket>,
-        lane: Ref,
-        found: Result<Option<(GroupId, CursorRow)>, StoreError>,
+        waiting: Vec<(Ref, Vec<Ticket>)>,
+        found: Result<Vec<Option<(GroupId, CursorRow)>>, StoreError>,
     ) {
-        for ticket in tickets {
-            self.cursor_found(ticket, lane, found.clone());
+        let found = match found {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); waiting.len()],
+        };
+        for ((lane, tickets), found) in waiting.into_iter().zip(found) {
+            for ticket in tickets {
+                self.cursor_found(ticket, lane, found.clone());
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use queen_shards::effect::{
 };
 use queen_shards::ids::{GroupId, Offset, PartitionId, Stamp, TenantId};
 use queen_shards::place::LaneKey;
+use std::sync::Arc;
 use tokio_postgres::Row;
 
 /// Runs a cold call. Source: `queen_shards::effect::Call`, which says what each of them does.
@@ -24,7 +25,7 @@ pub async fn call(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
         Call::OpenGroup { .. } => open_group(on, ask).await,
         Call::Scan { .. } => scan(on, ask).await,
         Call::SeedCursors { group, start, partitions } => seed_cursors(on, *group, *start, partitions).await,
-        Call::FindCursor { partition, group } => find_cursor(on, *partition, group).await,
+        Call::FindCursors { cursors } => find_cursors(on, cursors).await,
         Call::ReadKeys { .. } => read_keys(on, ask).await,
         Call::ReadRecords { .. } => read_records(on, ask).await,
         Call::ReadNewest { partition, to, not_after } => read_newest(on, *partition, *to, *not_after).await,
@@ -241,19 +242,22 @@ async fn find_queue(on: &On<'_>, tenant: TenantId, queue: &str) -> Result<Reply,
     Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
 }
 
-const FIND_CURSOR: &str = "select *, clock_timestamp() from queen.find_cursor($1, $2)";
+const FIND_CURSORS: &str = "select *, clock_timestamp() from queen.find_cursors($1, $2)";
 
-async fn find_cursor(on: &On<'_>, partition: PartitionId, group: &str) -> Result<Reply, StoreError> {
-    let rows = on.run(FIND_CURSOR, &[param(&One::of(partition.0)), param(&One::of(group))]).await?;
-    let Some(row) = rows.first() else {
-        return Ok(Reply::Cursor(None));
-    };
-    let read_at = last_stamp(row)?;
-    let mut columns = Columns::of(row);
-    columns.skip(2);
-    let group: Option<i64> = columns.get()?;
-    let cursor = marked(columns.cursor(read_at)?, columns.get()?);
-    Ok(Reply::Cursor(group.map(GroupId).zip(cursor)))
+async fn find_cursors(on: &On<'_>, cursors: &[(PartitionId, Arc<str>)]) -> Result<Reply, StoreError> {
+    let n = cursors.len();
+    let (partitions, groups) = (column(n, |i| cursors[i].0.0), column(n, |i| &*cursors[i].1));
+    let rows = on.run(FIND_CURSORS, &[param(&partitions), param(&groups)]).await?;
+    let mut found = vec![None; n];
+    for row in &rows {
+        let read_at = last_stamp(row)?;
+        let mut columns = Columns::of(row);
+        let at = place(columns.get()?, n)?;
+        let group = GroupId(columns.get()?);
+        let cursor = marked(columns.cursor(read_at)?, columns.get()?);
+        found[at] = cursor.map(|cursor| (group, cursor));
+    }
+    Ok(Reply::FoundCursors(found))
 }
 
 const READ_KEYS: &str = "select * from queen.read_keys($1, $2, $3, $4, $5, $6)";

@@ -34,8 +34,9 @@ fn stale(outcome: CursorOutcome) -> CursorRow {
 }
 
 async fn read(db: &Db, p: PartitionId) -> CursorRow {
-    let Reply::Cursor(found) = db.call(Call::FindCursor { partition: p, group: "g".into() }).await else { panic!() };
-    found.expect("a cursor").1
+    let ask = Call::FindCursors { cursors: vec![(p, "g".into())] };
+    let Reply::FoundCursors(found) = db.call(ask).await else { panic!() };
+    found[0].expect("a cursor").1
 }
 
 /// The mark comes and goes with the lease, and every way to read a cursor tells of it. Architecture 13, rule 21.

@@ -290,14 +290,44 @@ fn a_registration_on_a_large_queue_makes_no_cursors_and_starts_where_it_would() 
 #[test]
 fn an_ack_finds_the_cursor_that_a_large_registration_left_to_be_made() {
     on_store(async |db| {
-        let (old, ..) = large(&db).await;
+        let (old, idle, _) = large(&db).await;
         let group = db.open("q", "new", Contact::Register(Start::New)).await.unwrap().group;
-        let find = |partition| Call::FindCursor { partition, group: "new".into() };
-        let Reply::Cursor(Some((found, row))) = db.call(find(old)).await else { panic!() };
-        assert_eq!((found, row.committed), (group, Offset(9)));
-        assert_eq!(db.number("select count(*) from queen.cursors").await, 1);
+        let late = db.open("q", "late", Contact::Register(Start::All)).await.unwrap().group;
         let young = db.provision("q", &["young"]).await[0].partition;
-        assert!(matches!(db.call(find(young)).await, Reply::Cursor(None)));
+        let find = async |cursors: &[(PartitionId, &str)]| {
+            let cursors = cursors.iter().map(|(partition, group)| (*partition, (*group).into())).collect();
+            let Reply::FoundCursors(found) = db.call(Call::FindCursors { cursors }).await else { panic!() };
+            found.into_iter().map(|found| found.map(|(group, row)| (group, row.committed))).collect::<Vec<_>>()
+        };
+        let several =
+            [(young, "new"), (old, "late"), (idle, "new"), (PartitionId(1), "new"), (old, "none"), (old, "new")];
+        let want = [None, Some((late, Offset(-1))), Some((group, Offset(4))), None, None, Some((group, Offset(9)))];
+        assert_eq!(find(&several).await, want);
+        assert_eq!(db.number("select count(*) from queen.cursors").await, 3);
+
+        // What is there is read without a lock, whoever holds the group.
+        let holder = db.other().await;
+        holder.batch_execute("begin; select from queen.groups for update").await.unwrap();
+        db.sql("set lock_timeout = '1s'").await;
+        assert_eq!(find(&several).await, want);
+        holder.batch_execute("rollback").await.unwrap();
+    });
+}
+
+/// A partition where a group has no cursor yet is spared for that group as one where it has.
+#[test]
+fn a_registration_on_a_large_queue_spares_its_partitions() {
+    on_store(async |db| {
+        large(&db).await;
+        db.sql("update queen.partitions set created_at = 'epoch', last_created_at = 'epoch' where name like 'e%'")
+            .await;
+        let step = "select (queen.cleanup_partitions('00000000-0000-0000-0000-000000000001',
+            '{\"days\":30,\"slice\":20000,\"limit\":100}')->>'removed')";
+        db.open("q", "new", Contact::Register(Start::New)).await.unwrap();
+        assert_eq!(db.number(&format!("({step})::bigint")).await, 0);
+        db.sql("delete from queen.system_state where key = 'cleanup_after'").await;
+        db.sql("update queen.groups set registered_at = clock_timestamp() - interval '31 days'").await;
+        assert_eq!(db.number(&format!("({step})::bigint")).await, 100);
     });
 }
 
@@ -323,7 +353,26 @@ fn what_counts_and_what_removes_sees_the_cursors_of_a_large_registration() {
         assert_eq!((db.number(pending).await, db.number(&pending_old).await), (3, 3));
         let depth = "select sum(pending)::bigint from queen.group_depth(
             (select id from queen.queues), (select id from queen.groups), null)";
+        db.sql("begin; set local track_functions = 'all'").await;
         assert_eq!(db.number(depth).await, 3);
+        // Of ten thousand partitions one was written to since.
+        let searched = "select sum(calls) from pg_stat_xact_user_functions where funcname = 'seed_of'";
+        assert_eq!(db.number(searched).await, 1);
+        db.sql("rollback").await;
+
+        // A message lists the groups that it counts.
+        for (offset, consumed) in [(9, 1), (10, 0)] {
+            let message = format!(
+                "select queen.get_message('{tenant}', json_build_object('partition', s.partition_id, 'key',
+                encode(substr(s.keys, 1 + 16 * ({offset} - s.base_offset)::integer, 16), 'hex'))::jsonb)
+                from queen.segments as s where s.partition_id = {} and {offset} between s.base_offset and s.base_offset + s.count - 1",
+                old.0
+            );
+            assert_eq!(db.number(&format!("({message})->>'groupsCount'")).await, 1);
+            assert_eq!(db.number(&format!("json_array_length(({message})->'groups')")).await, 1);
+            let said = format!("(({message})->'groups'->0->>'consumed')::boolean::integer");
+            assert_eq!(db.number(&said).await, consumed, "{offset}");
+        }
 
         // Retention of completed messages takes what the group passes by, and leaves what it wants.
         db.sql(

@@ -172,7 +172,7 @@ async fn judge_all(db: &Db, round: u8) {
             "scan",
             Call::Scan { queue, group, shard: 1, shards: 3, after: PartitionId(5_000 << 12), limit: 100, look: 500 },
         ),
-        ("find_cursor", Call::FindCursor { partition: p, group: QUEUE_MODE.into() }),
+        ("find_cursors", Call::FindCursors { cursors: vec![(p, QUEUE_MODE.into())] }),
         ("read_keys", read_keys(false, None)),
         ("read_keys newest", read_keys(true, Some(Stamp(0)))),
         ("read_newest", Call::ReadNewest { partition: p, to: Offset(25), not_after: Stamp(1 << 50) }),

@@ -68,7 +68,7 @@ fn a_group_that_an_ack_finds_made_again_is_scanned_again() {
     fake.ask(2, ack("1"));
     fake.answer(|call| Ok(plain(call)));
     fake.answer(|call| match call {
-        Call::FindCursor { .. } => Ok(Reply::Cursor(Some((GroupId(9), row(9))))),
+        Call::FindCursors { .. } => Ok(Reply::FoundCursors(vec![Some((GroupId(9), row(9)))])),
         other => Ok(plain(other)),
     });
     let opens = |(_, call): &(_, Call)| matches!(call, Call::OpenGroup { .. });

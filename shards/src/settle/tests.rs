@@ -65,6 +65,38 @@ fn partitions_of_one_call_are_looked_for_together() {
     assert_eq!(asked, [512, 488]);
 }
 
+/// An ack of 250,000 partitions, none of which is in memory.
+#[test]
+fn an_ack_of_very_many_partitions_leaves_the_connection_to_others() {
+    const PARTITIONS: i64 = 250_000;
+    let mut fake = Fake::new();
+    fake.ask(1, Command::Ack { sets: (1..=PARTITIONS).map(|n| set(PartitionId(n << 12), 5)).collect() });
+    let (mut calls, mut most) = (0, 0);
+    while fake.reply(1).is_none() {
+        // Whatever is asked for meanwhile goes out in the turn in which it is asked for.
+        fake.ask(2, crate::fake::pop("1"));
+        assert!(calls > 0 || fake.calls.iter().any(|(_, call)| matches!(call, Call::OpenGroup { .. })));
+        let finds = |call: &&(_, Call)| matches!(call.1, Call::FindPartitions { .. } | Call::FindCursors { .. });
+        most = most.max(fake.calls.iter().filter(finds).count());
+        calls += fake.calls.iter().filter(finds).count();
+        fake.answer(|call| match call {
+            Call::FindPartitions { ids, .. } => Ok(Reply::Found(ids.iter().map(|id| found(*id)).collect())),
+            Call::FindCursors { cursors } => Ok(Reply::FoundCursors(vec![None; cursors.len()])),
+            Call::OpenGroup { .. } => Err(StoreError::Unavailable("away".into())),
+            other => panic!("{other:?}"),
+        });
+    }
+    let calls_of = (PARTITIONS as usize).div_ceil(crate::limits::FIND_MAX);
+    assert_eq!(most, crate::limits::FINDS_MAX);
+    assert!((2 * calls_of..2 * calls_of + 10).contains(&calls), "{calls}");
+}
+
+fn found(id: PartitionId) -> Option<crate::effect::FoundLane> {
+    let mut lane = lane();
+    (lane.row.partition, lane.partition) = (id, id.0.to_string().into());
+    Some(lane)
+}
+
 /// Pages that are read for a key nobody ever pushed, of a long partition whose keys are so old; at most `most`.
 fn pages_read(age_secs: i64, most: u32) -> u32 {
     let mut fake = Fake::new();
@@ -79,7 +111,9 @@ fn pages_read(age_secs: i64, most: u32) -> u32 {
                 lane.row.last_offset = end;
                 Ok(Reply::Found(vec![Some(lane)]))
             }
-            Call::FindCursor { .. } => Ok(Reply::Cursor(Some((GroupId(1), CursorRow { committed: end, ..row(1) })))),
+            Call::FindCursors { .. } => {
+                Ok(Reply::FoundCursors(vec![Some((GroupId(1), CursorRow { committed: end, ..row(1) }))]))
+            }
             Call::ReadKeys { to, newest_first: true, .. } => {
                 pages.set(pages.get() + 1);
                 let keys = vec![0; 160].into();

@@ -6,7 +6,7 @@ use crate::store::{Cursor, Group, Partition, Planted, Queue, Segment, Store};
 use bytes::Bytes;
 use queen_shards::command::{QUEUE_MODE, Record, Start};
 use queen_shards::effect::{
-    Call, Contact, FoundLane, GroupRow, KeysRow, Options, Reply, RunRow, ScanRow, SeededCursor,
+    Call, Contact, CursorRow, FoundLane, GroupRow, KeysRow, Options, Reply, RunRow, ScanRow, SeededCursor,
 };
 use queen_shards::ids::{GroupId, LeaseId, Offset, PartitionId, QueueId, Stamp, TenantId};
 use queen_shards::place::{LaneKey, owner_of_partition};
@@ -54,7 +54,10 @@ impl Store {
                 let rows = partitions.iter().map(|id| self.seeded(now, *id, *group, *start)).collect();
                 Reply::Cursors { rows, now }
             }
-            Call::FindCursor { partition, group } => self.find_cursor(now, *partition, group),
+            Call::FindCursors { cursors } => {
+                let found = cursors.iter().map(|(partition, group)| self.find_cursor(now, *partition, group));
+                Reply::FoundCursors(found.collect())
+            }
             Call::ReadKeys { partition, from, to, since, limit, newest_first } => {
                 let range = (*from, *to, *since);
                 let (rows, complete) = self.read_keys(rng, *partition, range, *limit as u64, *newest_first);
@@ -306,14 +309,14 @@ impl Store {
         (found, None)
     }
 
-    fn find_cursor(&mut self, now: Stamp, partition: PartitionId, group: &Arc<str>) -> Reply {
-        let Some(row) = self.partitions.get(&partition) else { return Reply::Cursor(None) };
-        let Some(id) = self.group_names.get(&(row.queue, group.clone())).copied() else { return Reply::Cursor(None) };
+    fn find_cursor(&mut self, now: Stamp, partition: PartitionId, group: &Arc<str>) -> Option<(GroupId, CursorRow)> {
+        let row = self.partitions.get(&partition)?;
+        let id = self.group_names.get(&(row.queue, group.clone())).copied()?;
         let record = &self.groups[&id];
         if record.seed_at.is_some() && partition.0 >> 12 <= record.high_water {
             self.seeded(now, partition, id, Start::All);
         }
-        Reply::Cursor(self.cursors.get(&(partition, id)).map(|cursor| (id, cursor.row(now))))
+        self.cursors.get(&(partition, id)).map(|cursor| (id, cursor.row(now)))
     }
 
     fn read_keys(
