@@ -35,6 +35,7 @@ const QUEUE: QueueRow = QueueRow {
         dedup_secs: 60,
         fill_wait_ms: 0,
         encrypted: false,
+        completed_secs: 0,
     },
 };
 

@@ -3,6 +3,7 @@
 -- Out    one row per entry that exists; ord is its 1-based place.
 -- Locks  none.
 -- Caller src/store/cold.rs, find_lanes; queen.provision. Source: data plane 2, 8.2.
+drop function if exists queen.find_lanes(uuid[], text[], text[]);
 create or replace function queen.find_lanes(p_tenant uuid[], p_queue text[], p_partition text[])
 returns table (
     ord bigint,
@@ -18,7 +19,8 @@ returns table (
     partition_id bigint,
     last_offset bigint,
     log_start bigint,
-    last_created_at timestamptz
+    last_created_at timestamptz,
+    completed_retention_seconds integer
 )
 language plpgsql volatile
 set jit = off
@@ -32,7 +34,7 @@ begin
     return query
     select a.ord, q.id, coalesce(q.lease_time, 60), q.retry_limit, q.dead_letter_queue or q.dlq_after_max_retries,
         q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
-        p.id, p.last_offset, p.log_start, p.last_created_at
+        p.id, p.last_offset, p.log_start, p.last_created_at, q.completed_retention_seconds
     from unnest(p_tenant, p_queue, p_partition) with ordinality as a (tenant_id, queue, name, ord)
     -- Row by row through the indexes, even while the tables are so small that the planner would turn it round.
     cross join lateral (

@@ -4,6 +4,7 @@
 -- The columns are those of queen.find_lanes, written again: what finds the rows is joined the other way round, and a shared view
 -- would leave it to the planner which way that is.
 -- Caller src/store/cold.rs, find_partitions. Source: data plane 5.4, step 1.
+drop function if exists queen.find_partitions(uuid, bigint[]);
 create or replace function queen.find_partitions(p_tenant uuid, p_partition bigint[])
 returns table (
     ord bigint,
@@ -21,7 +22,8 @@ returns table (
     log_start bigint,
     last_created_at timestamptz,
     queue_name text,
-    partition_name text
+    partition_name text,
+    completed_retention_seconds integer
 )
 language plpgsql volatile
 set jit = off
@@ -35,7 +37,7 @@ begin
     return query
     select a.ord, q.id, coalesce(q.lease_time, 60), q.retry_limit, q.dead_letter_queue or q.dlq_after_max_retries,
         q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
-        p.id, p.last_offset, p.log_start, p.last_created_at, q.name, p.name
+        p.id, p.last_offset, p.log_start, p.last_created_at, q.name, p.name, q.completed_retention_seconds
     from unnest(p_partition) with ordinality as a (id, ord)
     cross join lateral (select * from queen.partitions as p where p.id = a.id offset 0) as p
     cross join lateral (

@@ -2,6 +2,7 @@
 -- Out    one row when it exists.
 -- Locks  none.
 -- Caller src/store/cold.rs, find_queue. Source: data plane 8.2.
+drop function if exists queen.find_queue(uuid, text);
 create or replace function queen.find_queue(p_tenant uuid, p_queue text)
 returns table (
     queue_id uuid,
@@ -12,7 +13,8 @@ returns table (
     window_buffer integer,
     dedup_window_seconds integer,
     min_pop_wait_time integer,
-    encryption_enabled boolean
+    encryption_enabled boolean,
+    completed_retention_seconds integer
 )
 language plpgsql volatile
 set jit = off
@@ -23,7 +25,8 @@ as $$
 begin
     return query
     select q.id, coalesce(q.lease_time, 60), q.retry_limit, q.dead_letter_queue or q.dlq_after_max_retries,
-        q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled
+        q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
+        q.completed_retention_seconds
     from queen.queues as q
     where q.tenant_id = p_tenant and q.name = p_queue collate "C";
 end;

@@ -3,6 +3,7 @@
 -- Out    one row; none when a pinned pop finds no queue. registered: a record exists; made: it was made now.
 -- Does   a registration makes a cursor in every partition of a small queue. Of a large one it keeps the instant by which cursors that are missing
 --        are reckoned (queen.seed_of): the call takes as long whatever the queue holds.
+--        A push that is stamped before that instant and commits after it is under way at the registration: a large queue's group may pass it by.
 -- Locks  a registration: queue row FOR UPDATE, then it takes its time; provisioning holds that row FOR KEY SHARE, so no partition is
 --        born meanwhile. Then partition rows FOR KEY SHARE in id order, against a cleanup, then cursor inserts in the same order.
 -- Again  harmless: the record and existing cursors stay as they are.
@@ -29,7 +30,8 @@ returns table (
     group_id bigint,
     registered boolean,
     conflation boolean,
-    made boolean
+    made boolean,
+    completed_retention_seconds integer
 )
 language plpgsql volatile
 set jit = off
@@ -119,7 +121,7 @@ begin
     return query
     select q.id, coalesce(q.lease_time, 60), q.retry_limit, q.dead_letter_queue or q.dlq_after_max_retries,
         q.delayed_processing, q.window_buffer, q.dedup_window_seconds, q.min_pop_wait_time, q.encryption_enabled,
-        v_group, v_mode is not null, v_conflation, v_made
+        v_group, v_mode is not null, v_conflation, v_made, q.completed_retention_seconds
     from queen.queues as q
     where q.id = v_queue;
 end;

@@ -309,6 +309,8 @@ pub struct Options {
     pub dedup_secs: u32,
     pub fill_wait_ms: u32,
     pub encrypted: bool,
+    /// `completedRetentionSeconds`: so long acks of completed messages resolve, if that is longer than the dedup window.
+    pub completed_secs: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ pub const READY_MAX: usize = 4 * READY_LOW;
 /// Keys in one page of a window load or an ack's search: 1 MiB.
 pub const KEYS_PAGE: u32 = 65536;
 /// Pages of keys below a cursor that are read for keys an ack names, however old they are: a million keys. Past them only
-/// keys are looked for that [`ACK_MEMORY_SECS`] or the dedup window still covers, so that a key nobody ever pushed does not
+/// keys are looked for that [`ACK_MEMORY_SECS`], the dedup window or completed retention still covers, so that a key nobody ever pushed does not
 /// cost a read of the whole partition.
 pub const BELOW_PAGES_MAX: u32 = 16;
 /// So long after its push an ack resolves in any case. Source: data plane 5.5, resolution window.

@@ -37,6 +37,7 @@ pub const IMPLICIT_OPTIONS: Options = Options {
     dedup_secs: 3600,
     fill_wait_ms: 0,
     encrypted: false,
+    completed_secs: 0,
 };
 
 /// How far a shard has come with a group.

@@ -352,7 +352,8 @@ impl Shard {
     /// Keys stored before this need not be known to acks. Source: data plane 5.5, resolution window.
     fn remembered_since(&self, lane: Ref) -> Stamp {
         let options = self.queues.slab[self.lanes[lane].queue].options();
-        Stamp(self.stamp().0 - options.dedup_secs.max(ACK_MEMORY_SECS) as i64 * 1_000_000)
+        let secs = options.dedup_secs.max(options.completed_secs).max(ACK_MEMORY_SECS);
+        Stamp(self.stamp().0 - secs as i64 * 1_000_000)
     }
 
     fn resolved(&mut self, resolving: Resolving) {

@@ -85,7 +85,7 @@ async fn provision(on: &On<'_>, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow>
             ],
         )
         .await?;
-    in_order(n, &rows, |columns| columns.lane())
+    in_order(n, &rows, whole_lane)
 }
 
 const FIND_LANES: &str = "select * from queen.find_lanes($1, $2, $3)";
@@ -102,7 +102,12 @@ async fn find_lanes(on: &On<'_>, lanes: &[LaneKey]) -> Result<Vec<Option<LaneRow
             ],
         )
         .await?;
-    in_order(n, &rows, |columns| columns.lane())
+    in_order(n, &rows, whole_lane)
+}
+
+fn whole_lane(columns: &mut Columns<'_>) -> Result<LaneRow, StoreError> {
+    let row = columns.lane()?;
+    Ok(LaneRow { queue: columns.completed(row.queue)?, ..row })
 }
 
 const FIND_PARTITIONS: &str = "select * from queen.find_partitions($1, $2)";
@@ -114,7 +119,7 @@ async fn find_partitions(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
         let row = columns.lane()?;
         let queue = columns.get::<&str>()?.into();
         let partition = columns.get::<&str>()?.into();
-        Ok(FoundLane { queue, partition, row })
+        Ok(FoundLane { queue, partition, row: LaneRow { queue: columns.completed(row.queue)?, ..row } })
     })
     .map(Reply::Found)
 }
@@ -149,6 +154,7 @@ async fn open_group(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
     let queue = columns.queue()?;
     let (group, registered) = (GroupId(columns.get()?), columns.get()?);
     let (conflation, made) = (columns.get()?, columns.get()?);
+    let queue = columns.completed(queue)?;
     Ok(Reply::Group(Some(GroupRow { queue, group, registered, conflation, made })))
 }
 
@@ -239,7 +245,12 @@ const FIND_QUEUE: &str = "select * from queen.find_queue($1, $2)";
 
 async fn find_queue(on: &On<'_>, tenant: TenantId, queue: &str) -> Result<Reply, StoreError> {
     let rows = on.run(FIND_QUEUE, &[param(&One::of(tenant.0)), param(&One::of(queue))]).await?;
-    Ok(Reply::Queue(rows.first().map(|row| Columns::of(row).queue()).transpose()?))
+    let read = |row| {
+        let mut columns = Columns::of(row);
+        let queue = columns.queue()?;
+        columns.completed(queue)
+    };
+    Ok(Reply::Queue(rows.first().map(read).transpose()?))
 }
 
 const FIND_CURSORS: &str = "select *, clock_timestamp() from queen.find_cursors($1, $2)";

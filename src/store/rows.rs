@@ -88,7 +88,7 @@ impl<'a> Columns<'a> {
         self.get::<&[u8]>().map(Bytes::copy_from_slice)
     }
 
-    /// queue_id and eight option columns.
+    /// queue_id and eight option columns. `completed_secs` is a later column.
     pub fn queue(&mut self) -> Read<QueueRow> {
         let id = QueueId(self.get::<Uuid>()?.0);
         let options = Options {
@@ -100,11 +100,17 @@ impl<'a> Columns<'a> {
             dedup_secs: self.count()?,
             fill_wait_ms: self.count()?,
             encrypted: self.get()?,
+            completed_secs: 0,
         };
         Ok(QueueRow { id, options })
     }
 
-    /// A queue's columns, then partition_id, last_offset, log_start, last_created_at.
+    /// The queue again, with its last option.
+    pub fn completed(&mut self, queue: QueueRow) -> Read<QueueRow> {
+        Ok(QueueRow { options: Options { completed_secs: self.count()?, ..queue.options }, ..queue })
+    }
+
+    /// A queue's columns, then partition_id, last_offset, log_start, last_created_at. `completed_secs` is a later column.
     pub fn lane(&mut self) -> Read<LaneRow> {
         Ok(LaneRow {
             queue: self.queue()?,

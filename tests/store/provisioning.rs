@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use queen::store;
-use queen_shards::effect::{Call, LaneRow, Options, Reply};
+use queen_shards::command::Start;
+use queen_shards::effect::{Call, Contact, LaneRow, Options, Reply};
 use queen_shards::ids::{Offset, PartitionId, Stamp, TenantId};
 
 fn lanes(reply: Reply) -> Vec<Option<LaneRow>> {
@@ -25,6 +26,7 @@ fn a_queue_is_made_with_default_options_and_parts_of_its_name() {
             dedup_secs: 3600,
             fill_wait_ms: 0,
             encrypted: false,
+            completed_secs: 0,
         };
         assert_eq!(row.queue.options, options);
         assert_eq!((row.last_offset, row.log_start, row.last_created_at), (Offset::NONE, Offset(0), Stamp(0)));
@@ -33,6 +35,28 @@ fn a_queue_is_made_with_default_options_and_parts_of_its_name() {
             (('billing.refund.eu', 'billing', 'refund'), ('orders', 'orders', ''))";
         assert_eq!(db.number(named).await, 2);
         assert_eq!(db.number("select count(*) from queen.queues where lease_time is null").await, 2);
+    });
+}
+
+/// Whoever tells of a queue tells how long acks of its completed messages resolve.
+#[test]
+fn every_reading_of_a_queue_tells_of_completed_retention() {
+    on_store(async |db| {
+        let id = db.provision("q", &["p"]).await[0].partition;
+        db.sql("update queen.queues set completed_retention_seconds = 86400").await;
+        let tenant = TenantId::DEFAULT;
+        let found = match db.call(Call::FindPartitions { tenant, ids: vec![id] }).await {
+            Reply::Found(found) => found[0].as_ref().expect("it is there").row.queue,
+            other => panic!("{other:?}"),
+        };
+        let Reply::Queue(Some(named)) = db.call(Call::FindQueue { tenant, queue: "q".into() }).await else { panic!() };
+        let by_names = lanes(db.call(Call::FindLane { lane: lane("q", "p") }).await)[0].expect("it is there").queue;
+        let provisioned = db.provision("q", &["p"]).await[0].queue;
+        let opened = db.open("q", "g", Contact::Register(Start::All)).await.expect("a group").queue;
+        for queue in [found, named, by_names, provisioned, opened] {
+            assert_eq!(queue.options.completed_secs, 86400);
+            assert_eq!((queue.id, queue.options.dedup_secs), (found.id, 3600));
+        }
     });
 }
 

@@ -18,6 +18,7 @@ const ROW: LaneRow = LaneRow {
             dedup_secs: 60,
             fill_wait_ms: 0,
             encrypted: false,
+            completed_secs: 0,
         },
     },
     partition: PartitionId(4096),

@@ -68,6 +68,7 @@ impl Store {
             dedup_secs: self.dedup_secs,
             fill_wait_ms: 0,
             encrypted: false,
+            completed_secs: 0,
         };
         QueueRow { id: QueueId(7), options }
     }

@@ -98,7 +98,7 @@ fn found(id: PartitionId) -> Option<crate::effect::FoundLane> {
 }
 
 /// Pages that are read for a key nobody ever pushed, of a long partition whose keys are so old; at most `most`.
-fn pages_read(age_secs: i64, most: u32) -> u32 {
+fn pages_read(completed_secs: u32, age_secs: i64, most: u32) -> u32 {
     let mut fake = Fake::new();
     let end = Offset(100_000_000);
     fake.ask(1, Command::Ack { sets: vec![AckSet { lease: None, ..set(PARTITION, 0) }] });
@@ -109,6 +109,7 @@ fn pages_read(age_secs: i64, most: u32) -> u32 {
             Call::FindPartitions { .. } => {
                 let mut lane = lane();
                 lane.row.last_offset = end;
+                lane.row.queue.options.completed_secs = completed_secs;
                 Ok(Reply::Found(vec![Some(lane)]))
             }
             Call::FindCursors { .. } => {
@@ -129,6 +130,8 @@ fn pages_read(age_secs: i64, most: u32) -> u32 {
 #[test]
 fn a_key_that_was_never_pushed_is_not_looked_for_in_all_of_a_partition() {
     let window = IMPLICIT_OPTIONS.dedup_secs as i64;
-    assert_eq!(pages_read(window + 1, 1000), BELOW_PAGES_MAX);
-    assert_eq!(pages_read(window - 1, 1000), 1000, "as far as the contract goes");
+    assert_eq!(pages_read(0, window + 1, 1000), BELOW_PAGES_MAX);
+    assert_eq!(pages_read(0, window - 1, 1000), 1000, "as far as the contract goes");
+    assert_eq!(pages_read(86_400, 86_401, 1000), BELOW_PAGES_MAX);
+    assert_eq!(pages_read(86_400, 86_399, 1000), 1000, "completed messages are remembered for longer");
 }

@@ -20,6 +20,7 @@ fn queue() -> QueueRow {
         dedup_secs: 0,
         fill_wait_ms: 0,
         encrypted: false,
+        completed_secs: 0,
     };
     QueueRow { id: QueueId(7), options }
 }

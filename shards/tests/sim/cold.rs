@@ -23,6 +23,7 @@ pub const IMPLICIT: Options = Options {
     dedup_secs: 3600,
     fill_wait_ms: 0,
     encrypted: false,
+    completed_secs: 0,
 };
 
 impl Store {
