@@ -609,12 +609,10 @@ impl Core {
     }
 
     async fn turns(self: Rc<Self>) {
-        let tail = 64 << 20;
         let mut shard = Shard::new(ShardConfig {
             index: self.index,
             shards: self.shards(),
             window_bytes_max: (self.config.dedup_cache_bytes as usize / self.shards()).max(1 << 20),
-            tail_bytes_max: tail,
             window_batch: self.config.window_batch,
             spool_found: false,
             ..ShardConfig::default()

@@ -75,6 +75,11 @@ pub const REREAD_WAIT_US: u64 = 1_000_000;
 pub const WINDOW_MARGIN_US: i64 = 1_000_000;
 /// Lanes without a push for so long may lose their window when the budget is exceeded.
 pub const WINDOW_IDLE_US: u64 = 2_000_000;
+/// Bytes of the newest records of all lanes of a shard: a second of pushes at what one core takes, so that consumers that keep up
+/// are served from memory; those that do not read cold, which is slower and no more.
+pub const TAIL_BYTES_MAX: usize = 64 << 20;
+/// Of one lane: one that nobody consumes must not push out all others.
+pub const LANE_TAIL_BYTES_MAX: usize = 4 << 20;
 /// Bytes of what leases handed out, kept for their acks: 100,000 leases of ten messages, or half a million messages of large ones.
 pub const MEMO_BYTES_MAX: usize = 32 << 20;
 /// Lanes a shard keeps in memory whether they are idle or not: some 600 bytes each without window and tail, 20 MB in all.
@@ -145,8 +150,8 @@ impl Default for ShardConfig {
             window_bytes_max: 512 << 20,
             seal_keys_min: SEAL_KEYS_MIN,
             keys_page: KEYS_PAGE,
-            tail_bytes_max: 64 << 20,
-            lane_tail_bytes_max: 4 << 20,
+            tail_bytes_max: TAIL_BYTES_MAX,
+            lane_tail_bytes_max: LANE_TAIL_BYTES_MAX,
             memo_bytes_max: MEMO_BYTES_MAX,
             lanes_kept: LANES_KEPT,
             lane_idle_us: LANE_IDLE_US,
