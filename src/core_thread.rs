@@ -10,7 +10,7 @@ mod effects;
 use crate::auth::Guard;
 use crate::cipher::Cipher;
 use crate::config::Config;
-use crate::conn::{Budget, Share};
+use crate::conn::{Answers, Budget, Share};
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
 use crate::limits::{ALONE_MAX, INFLATED_BUDGET_BYTES};
@@ -105,6 +105,7 @@ pub struct Core {
     turn: Bell,
     gate: Gate,
     inflated: Rc<Budget>,
+    pub(crate) answers: Rc<Answers>,
     alarm: Bell,
     deadline: Cell<Option<Micros>>,
     store: OnceCell<Rc<Connections>>,
@@ -154,6 +155,7 @@ impl Core {
                 turn: Bell::default(),
                 gate: Gate::new(TURN_BYTES),
                 inflated: Budget::new(INFLATED_BUDGET_BYTES),
+                answers: Rc::default(),
                 alarm: Bell::default(),
                 deadline: Cell::new(None),
                 store: OnceCell::new(),

@@ -118,6 +118,10 @@ pub const BACKLOG: i32 = 4096;
 /// Bytes of bodies in flight of one shard, beyond the free part of each. Over it reading pauses, except for one
 /// body at a time, so that partly read ones cannot block each other for ever.
 pub const BODY_BUDGET_BYTES: usize = 256 * MIB;
+/// Bytes of answers that one shard holds until their clients took them: as much as of bodies. Beyond it pops and fetches
+/// get less, this at the least, so that the slowest of ten thousand connections still get a message.
+pub const ANSWERS_BYTES: u64 = BODY_BUDGET_BYTES as u64;
+pub const ANSWER_BYTES_MIN: u64 = 64 << 10;
 /// Bytes that binary requests of one shard may have inflated at once, under the same rule: one may go beyond.
 pub const INFLATED_BUDGET_BYTES: usize = 256 * MIB;
 /// What a request may inflate without leave of that budget, as with bodies: a hundred messages of a few hundred bytes.

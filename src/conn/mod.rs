@@ -9,6 +9,7 @@
 //! them back. Knows HTTP/1.1 framing; knows no route, no engine and no store: those are behind [`Service`].
 
 mod answer;
+mod answers;
 mod budget;
 mod connection;
 mod gone;
@@ -17,6 +18,7 @@ mod serve;
 mod tests;
 mod watch;
 
+pub use answers::{Answers, Hold};
 pub(crate) use budget::{Budget, Share};
 pub use gone::Gone;
 pub use serve::serve;

@@ -44,7 +44,9 @@ pub async fn fetch(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let start = Instant::now();
     let mut pause = LOOK_PAUSE;
     loop {
-        let args = json!({"entries": asked.entries, "bytes": asked.bytes});
+        let hold = core.answers.ask();
+        let bytes = hold.most(asked.bytes as u64) as i64;
+        let args = json!({"entries": asked.entries, "bytes": bytes});
         let reply = match value(call(core, request, StateFn::Fetch, args).await, "fetch") {
             Ok(reply) => reply,
             Err(refused) => return refused,
@@ -56,9 +58,11 @@ pub async fn fetch(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
             }
         };
         let left = asked.wait.saturating_sub(start.elapsed());
-        if fetched.failed || fetched.bytes >= asked.min_bytes || left.is_zero() || core.is_closing() {
-            return Response::json(200, fetched.body);
+        if fetched.failed || fetched.bytes >= asked.min_bytes.min(bytes) || left.is_zero() || core.is_closing() {
+            let hold = Some(hold.keep(fetched.body.len()));
+            return Response { hold, ..Response::json(200, fetched.body) };
         }
+        drop(hold);
         let ended = rt::race(request.gone.wait(), core.shutdown());
         rt::race(ended, rt::sleep(pause.min(left))).await;
         if request.gone.is_gone() {

@@ -71,6 +71,8 @@ pub struct Response {
     pub headers: Vec<(&'static str, String)>,
     /// Claims to give back when this answer cannot be written.
     pub claims: Option<(LeaseId, Vec<(PartitionId, GroupId)>)>,
+    /// The place of a large answer among those that the shard holds, until it is written.
+    pub hold: Option<crate::conn::Hold>,
 }
 
 impl Response {

@@ -17,6 +17,7 @@ pub mod render;
 use super::json::{error_body, has_control};
 use super::routes::Params;
 use super::{Request, Response};
+use crate::conn::Hold;
 use crate::core_thread::{Core, WatchGuard};
 use crate::limits::NAME_BYTES_MAX;
 use crate::state::{StateCall, StateFn};
@@ -450,6 +451,7 @@ struct Taken<'a> {
     partitions: u32,
     conflating_partitions: u32,
     bytes: u64,
+    hold: Option<Hold>,
     /// What the groups of the queues asked say of conflation: of those that gave something, and of all.
     gave: Said,
     asked: Said,
@@ -484,6 +486,7 @@ impl Said {
 
 impl<'a> Taken<'a> {
     fn nothing(core: &'a Rc<Core>, asking: &Asking, woken_by: Option<usize>) -> Taken<'a> {
+        let hold = core.answers.ask();
         Taken {
             core,
             woken_by,
@@ -492,7 +495,8 @@ impl<'a> Taken<'a> {
             batch: asking.batch,
             partitions: asking.partitions,
             conflating_partitions: asking.conflating_partitions,
-            bytes: ANSWER_BYTES_MAX,
+            bytes: hold.most(ANSWER_BYTES_MAX),
+            hold: Some(hold),
             gave: Said::default(),
             asked: Said::default(),
             ready: 0,
@@ -598,7 +602,8 @@ impl<'a> Taken<'a> {
                 self.claims.clear();
                 let content_type = if framed { POP_TYPE } else { "application/json" };
                 let claims = self.lease.map(|lease| (lease, claims));
-                Response { status: 200, content_type: Some(content_type), body, claims, ..Response::default() }
+                let hold = self.hold.take().map(|hold| hold.keep(body.len()));
+                Response { status: 200, content_type: Some(content_type), body, claims, hold, ..Response::default() }
             }
             Err(damaged) => {
                 crate::warning_gated!("pop", "a stored record does not decode", record = damaged);
