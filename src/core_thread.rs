@@ -122,6 +122,7 @@ pub struct Core {
     /// Tells keys apart within one body while those of the store are not known.
     own_keys: KeyHasher,
     store_up: Cell<bool>,
+    spool_found: Cell<bool>,
     ids: Cell<(u64, u32)>,
     leases: Cell<u16>,
     /// Store connections open at the last count.
@@ -166,6 +167,7 @@ impl Core {
                 alone_until: Cell::new(Micros(0)),
                 keys: OnceCell::new(),
                 store_up: Cell::new(false),
+                spool_found: Cell::new(false),
                 ids: Cell::new((0, random_bits() as u32)),
                 leases: Cell::new(random_bits() as u16),
                 connections: Cell::new(0),
@@ -253,7 +255,12 @@ impl Core {
         self.shared.follow_maintenance(push, pop, turns);
     }
 
-    /// Whether the store answered lately. Source: operations 5.1.
+    /// Whether every shard can store a push. Source: operations 5.1.
+    pub fn is_ready(&self, recovering: bool) -> bool {
+        self.store_is_up() && self.shared.readiness.is_ready(self.shards(), recovering)
+    }
+
+    /// Whether the store answered lately, as this shard knows.
     pub fn store_is_up(&self) -> bool {
         self.store_up.get()
     }
@@ -554,7 +561,9 @@ impl Core {
                 if clock.is_some() && !self.store_up.get() {
                     self.retry_connections();
                 }
-                self.store_up.set(clock.is_some());
+                if self.store_up.replace(clock.is_some()) != clock.is_some() {
+                    self.shared.readiness.store(clock.is_some());
+                }
                 if clock.is_some() || lost {
                     self.enter(Event::Store { up: clock.is_some() });
                 }
@@ -582,7 +591,12 @@ impl Core {
             ToShard::Drain(records) => self.enter(Event::Drain { records }),
             ToShard::RefusedAgain(records) => self.enter(Event::RefusedAgain { records }),
             ToShard::RefusedGone(records) => self.enter(Event::RefusedGone { records }),
-            ToShard::SpoolFound(lanes) => self.enter(Event::SpoolFound { lanes }),
+            ToShard::SpoolFound(lanes) => {
+                if !self.spool_found.replace(true) {
+                    self.shared.readiness.spool_found();
+                }
+                self.enter(Event::SpoolFound { lanes });
+            }
             ToShard::SpoolRead(all) => self.enter(Event::SpoolRead { all }),
         }
     }

@@ -18,6 +18,7 @@ pub mod jobs;
 pub mod limits;
 pub mod mail;
 pub mod planted;
+pub mod readiness;
 pub mod reads;
 pub mod rt;
 pub mod slots;

@@ -1,6 +1,7 @@
 //! What crosses from one thread to another, once: commands and their verdicts, state calls, the store's coming and going.
 
 use crate::hints::Untold;
+use crate::readiness::Readiness;
 use crate::spool::{Spool, ToSpool};
 use crate::state::{StateCall, StateReply};
 use crate::store::{Incarnation, Target};
@@ -124,6 +125,7 @@ pub struct Shared {
     pub spool: Spool,
     pub maintenance: Arc<Maintenance>,
     pub untold: Arc<Untold>,
+    pub readiness: Arc<Readiness>,
     /// PostgreSQL's clock as it was reckoned at the start, for what is accepted before it is read.
     pub clock: (Stamp, Micros),
 }

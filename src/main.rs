@@ -72,8 +72,8 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     let reckoned = spool::clock::reckon(&config.spool_dir);
     let spool = start_spool(&config, reckoned, lock, shards, &hub).map_err(one)?;
     let clock = (reckoned.now, now());
-    let (maintenance, untold) = (Arc::default(), Arc::default());
-    let shared = Shared { config, metrics, hub, published, shards, spool, maintenance, untold, clock };
+    let (maintenance, untold, readiness) = Default::default();
+    let shared = Shared { config, metrics, hub, published, shards, spool, maintenance, untold, readiness, clock };
     signals(awaited, shared.hub.clone(), shared.control(), tls.clone());
     fetch_keys(&shared);
     let drivers = start_shards(&shared, address, &cores, tls);

@@ -13,7 +13,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// `GET /health`: whether requests can be served in full. The probe of the store runs beside, so this never waits.
 pub async fn health(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
-    readiness(core.store_is_up(), core.config.encryption, &core.spool())
+    let spool = core.spool();
+    readiness(core.is_ready(spool.recovering), core.config.encryption, &spool)
 }
 
 fn readiness(up: bool, encryption: Key, spool: &Numbers) -> Response {

@@ -155,9 +155,9 @@ fn no_verdict_comes_from_memory_alone() {
 #[test]
 fn boot_says_what_it_takes_of_the_connections_and_makes_do_with_two_per_shard() {
     let b = Setup::clean().start();
-    assert!(b.log().contains("takes 17 connections of "), "{}", b.log());
-    let (pg, b) = (shared_postgres(), Setup::clean().env("DB_POOL_SIZE", "13").start());
-    assert!(b.log().contains("takes 13 connections of "), "{}", b.log());
+    assert!(b.log().contains("takes 18 connections of "), "{}", b.log());
+    let (pg, b) = (shared_postgres(), Setup::clean().env("DB_POOL_SIZE", "14").start());
+    assert!(b.log().contains("takes 14 connections of "), "{}", b.log());
     let q = unique("scarce");
     b.push_n(&q, "p", "m", 3);
     let pop = b.pop(&q, "batch=3");

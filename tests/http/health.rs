@@ -19,6 +19,19 @@ fn health_and_liveness_have_the_words_of_the_contract() {
     assert_eq!((status.status, status.text().as_str()), (200, r#"{"status":"ok","engine":"segments-rust"}"#));
 }
 
+/// Whichever shard answers `/health`, and whichever owns the partitions: nothing is spooled once it says 200.
+#[test]
+fn a_push_after_a_healthy_answer_is_queued() {
+    let b = Setup::clean().env("QUEEN_SHARDS", "4").start();
+    let q = unique("ready");
+    for _ in 0..10 {
+        b.restart();
+        let items: Vec<_> = (0..8).map(|n| json!({"queue": q, "partition": n.to_string(), "payload": n})).collect();
+        let verdicts = b.push(items.into());
+        assert!(verdicts.iter().all(|verdict| verdict["status"] == "queued"), "{verdicts:?}");
+    }
+}
+
 #[test]
 fn a_lost_database_is_503_within_2_s_and_comes_back_without_a_restart() {
     let postgres = Postgres::start(&[]);
