@@ -49,12 +49,13 @@ impl Shard {
         still && free && self.nothing_left(at)
     }
 
-    /// Whether the timer of a cursor is to wake somebody: a lease or a hold will end, or what the store said of one will. A timer
-    /// stays armed when its lease is settled, and is for nothing then.
+    /// Whether the timer of a cursor is to wake somebody: a lease or a hold will end, or what the store said of one will. One that
+    /// is over a moment before its timer says so, PostgreSQL's clock being further by now, has woken nobody yet. A timer stays
+    /// armed when its lease is settled, and is for nothing where nothing is left.
     pub(crate) fn is_to_wake(&self, lane: &Lane, cursor: &Cursor) -> bool {
         let options = self.queues.slab[lane.queue].options();
         let stands = || standing(lane, Some(cursor), &options, self.now, self.stamp(), self.config.window_batch);
-        cursor.timer.is_some() && matches!(stands(), Standing::Until(_) | Standing::Unread)
+        cursor.timer.is_some() && stands() != Standing::Nothing
     }
 
     /// No group relies on this memory to know that it has something left in the lane.

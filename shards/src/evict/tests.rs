@@ -1,7 +1,7 @@
-use crate::command::{AckItem, AckSet, Command, Disposition, Event, LogLane, Pop, Verdict};
-use crate::effect::{Call, CursorOutcome, FoundLane, Reply, ScanRow};
-use crate::fake::{Fake, PARTITION, lane, plain, pop, row};
-use crate::ids::{Key, LeaseId, Offset, PartitionId, Stamp, TenantId};
+use crate::command::{AckItem, AckSet, Command, Disposition, Event, LogLane, Pop, PopFrom, Start, Verdict, Watch};
+use crate::effect::{Call, CursorOutcome, FoundLane, GroupRow, LaneRow, Options, QueueRow, Reply, ScanRow};
+use crate::fake::{Fake, PARTITION, QUEUE, lane, plain, pop, row};
+use crate::ids::{GroupId, Key, LeaseId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::limits::{LANE_IDLE_US, ShardConfig};
 use crate::place::LaneKey;
 
@@ -112,4 +112,37 @@ fn a_lane_with_nothing_left_leaves_memory_during_a_scan() {
     fake.now += LANE_IDLE_US + 1;
     fake.turn(Vec::new());
     assert_eq!(fake.shard.sizes().lanes, 1, "the one that a cursor is read for stays");
+}
+
+/// PostgreSQL's clock turns out to be a little further than was known: what is held back may be had some moments before the
+/// timer that is to say so. Lane and group stay until it does.
+#[test]
+fn a_hold_that_is_over_before_its_timer_wakes_who_waits_all_the_same() {
+    const DELAY_US: u64 = 2_000_000;
+    let start = crate::fake::START;
+    let mut fake =
+        Fake::with(ShardConfig { lanes_kept: 0, lane_idle_us: 1, group_idle_us: 1, ..ShardConfig::default() });
+    let queue = QueueRow { options: Options { delay_secs: 2, ..QUEUE.options }, ..QUEUE };
+    let from = PopFrom::Partition(LaneKey::new(TenantId::DEFAULT, "q".into(), "p".into()));
+    let Command::Pop(one) = pop("1") else { panic!("a pop") };
+    fake.ask(1, Command::Pop(Pop { from: from.clone(), ..one }));
+    while !fake.calls.is_empty() {
+        fake.answer(|call| match call {
+            Call::FindLane { .. } => Ok(Reply::Lanes(vec![Some(LaneRow { queue, ..lane().row })])),
+            Call::OpenGroup { .. } => {
+                let (registered, conflation, made) = (false, false, false);
+                Ok(Reply::Group(Some(GroupRow { queue, group: GroupId(1), registered, conflation, made })))
+            }
+            call => Ok(plain(call)),
+        });
+    }
+    assert!(matches!(fake.reply(1), Some(Verdict::Pop(pop)) if pop.claims.is_empty()), "held back");
+    fake.ask(2, Command::Watch(Watch { from, group: "1".into(), start: Start::All }));
+    fake.now = start + DELAY_US - 100_000;
+    let ahead = Event::Clock { now: Stamp((start + DELAY_US) as i64), at: Micros(fake.now) };
+    fake.turn(vec![ahead]);
+    (0..10).for_each(|_| fake.turn(Vec::new()));
+    fake.now = start + DELAY_US;
+    fake.turn(Vec::new());
+    assert_eq!(fake.woken, [Slot(2)]);
 }
