@@ -49,10 +49,26 @@ pub(crate) struct AppendFlight {
 #[derive(Debug)]
 struct FlyingLane {
     lane: Ref,
+    /// Where the log ended when it was judged.
+    expect: Offset,
     drafts: Vec<JudgedDraft>,
     count: u32,
     /// Of drafts out of the spool: what they add to the lane's lookup.
     fresh: Fresh,
+}
+
+impl FlyingLane {
+    /// It was written, but from `base` on, further up than it was judged.
+    fn shift_to(&mut self, base: Offset) {
+        let expect = self.expect;
+        let shift = base.0 - expect.0 - 1;
+        for draft in &mut self.drafts {
+            draft.base = draft.base.plus(shift);
+            for duplicate in draft.duplicates.iter_mut().filter(|duplicate| expect < duplicate.offset) {
+                duplicate.offset = duplicate.offset.plus(shift);
+            }
+        }
+    }
 }
 
 /// A draft with the offsets it gets if the commit succeeds.
@@ -317,8 +333,9 @@ impl Shard {
         }
         run.flush(&mut append.segments);
         let count = (next.0 - first.0) as u32;
-        append.lanes.push(AppendLane { partition: lane.id, expect: lane.verified, count });
-        FlyingLane { lane: at, drafts, count, fresh }
+        let expect = lane.verified;
+        append.lanes.push(AppendLane { partition: lane.id, expect, count });
+        FlyingLane { lane: at, expect, drafts, count, fresh }
     }
 
     // ---- settling
@@ -333,12 +350,15 @@ impl Shard {
         self.spool.store_answered(self.now);
         let mut stored = outcome.stored.into_iter();
         let mut segments = flight.segments.into_iter().peekable();
-        for (index, (flying, lane_outcome)) in flight.lanes.into_iter().zip(outcome.lanes).enumerate() {
+        for (index, (mut flying, lane_outcome)) in flight.lanes.into_iter().zip(outcome.lanes).enumerate() {
             let mut own = Vec::new();
             while let Some(segment) = segments.next_if(|s| s.lane == index as u32) {
                 own.push((segment, stored.next().unwrap_or((Codec::Raw, Bytes::new()))));
             }
             let at = flying.lane;
+            if let LaneOutcome::Behind { base, .. } = lane_outcome {
+                flying.shift_to(base);
+            }
             if self.lanes.slab.get(at).is_none() {
                 // The queue was deleted meanwhile; what was written went with it or is beyond reach.
                 let written = matches!(lane_outcome, LaneOutcome::Appended { .. } | LaneOutcome::Behind { .. });
@@ -430,19 +450,13 @@ impl Shard {
         self.offer_all(at);
     }
 
-    /// The lane was written, but further up than it was judged: offsets shift, and what lies between is read.
+    /// The lane was written, but further up than it was judged: what lies between is read.
     fn appended_behind(&mut self, flying: FlyingLane, base: Offset) {
         let at = flying.lane;
         let lane = &mut self.lanes[at];
-        let verified = lane.verified;
-        let shift = base.0 - verified.0 - 1;
         lane.suspect = false;
         lane.busy_count = 0;
-        for mut draft in flying.drafts {
-            draft.base = draft.base.plus(shift);
-            for duplicate in draft.duplicates.iter_mut().filter(|duplicate| verified < duplicate.offset) {
-                duplicate.offset = duplicate.offset.plus(shift);
-            }
+        for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }
         self.count_pushed(at, flying.count as u64);
@@ -681,3 +695,6 @@ impl Run {
         AppendSegment { lane: self.lane, rel, count, flags, accepted_at: self.accepted_at, keys, frames, packed }
     }
 }
+
+#[cfg(test)]
+mod tests;

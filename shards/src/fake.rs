@@ -2,8 +2,8 @@
 
 use crate::command::{Codec, Command, Event, Pop, PopFrom, Record, Start, Verdict};
 use crate::effect::{
-    Call, CursorMove, CursorOutcome, CursorRow, Effect, FoundLane, GroupRow, LaneRow, MoveOutcome, QueueRow, Reply,
-    ScanRow, SeededCursor, StoreError,
+    Append, Call, CursorMove, CursorOutcome, CursorRow, Effect, FoundLane, GroupRow, LaneRow, MoveOutcome, QueueRow,
+    Reply, ScanRow, SeededCursor, StoreError,
 };
 use crate::frames::{FrameHead, FrameWriter};
 use crate::ids::{CallId, CommitId, GroupId, LeaseId, Micros, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
@@ -21,6 +21,7 @@ pub struct Fake {
     pub now: u64,
     pub calls: Vec<(CallId, Call)>,
     pub moves: Vec<(CommitId, Vec<CursorMove>)>,
+    pub appends: Vec<(CommitId, Append)>,
     pub replies: Vec<(Slot, Verdict)>,
     pub woken: Vec<Slot>,
 }
@@ -32,8 +33,8 @@ impl Fake {
 
     pub fn with(config: ShardConfig) -> Fake {
         let shard = Shard::new(config);
-        let (calls, moves, replies, woken) = Default::default();
-        let mut fake = Fake { shard, now: START, calls, moves, replies, woken };
+        let (calls, moves, appends, replies, woken) = Default::default();
+        let mut fake = Fake { shard, now: START, calls, moves, appends, replies, woken };
         fake.turn(vec![Event::Clock { now: Stamp(START as i64), at: Micros(START) }]);
         fake
     }
@@ -45,6 +46,7 @@ impl Fake {
             match effect {
                 Effect::Call { call, ask } => self.calls.push((call, ask)),
                 Effect::Move { commit, moves } => self.moves.push((commit, moves)),
+                Effect::Append { commit, append } => self.appends.push((commit, append)),
                 Effect::Reply { slot, verdict } => self.replies.push((slot, verdict)),
                 Effect::Wake { slot } => self.woken.push(slot),
                 other => panic!("not in these tests: {other:?}"),

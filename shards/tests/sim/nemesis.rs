@@ -68,16 +68,17 @@ impl World {
         }
     }
 
-    /// Whether rows are locked for long in this seed, and partitions lost; decided by a generator of its own.
-    pub fn lock_rows(&mut self) {
+    /// Rows are locked for long in some seeds, which it says, and partitions lost; decided by a generator of its own.
+    pub fn lock_rows(&mut self) -> bool {
         if self.plan.calm() || !self.lock_rng.chance(120) {
-            return;
+            return false;
         }
         self.later(20_000, Due::Lock);
         if self.plan.deletes {
             let rng = Rng::new(self.lock_rng.below(u64::MAX));
             self.store.lost = (200, Some(rng));
         }
+        true
     }
 
     /// Somebody holds the rows of a partition: of its log and of its cursors. Source: reliability 6, F14.

@@ -99,7 +99,8 @@ pub struct Oracle {
     /// How far the clocks of a seed can disagree, and how late an answer can be.
     pub slack_us: i64,
     pub stale_us: i64,
-    /// How long a claim may meet its row locked after it was decided.
+    /// How long a claim may meet its row locked after it was decided, whatever locks rows: somebody who holds one, the
+    /// deletion of a group, or chance.
     pub locked_us: i64,
     pub window_batch: u32,
     pub cover: Coverage,

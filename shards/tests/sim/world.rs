@@ -228,9 +228,13 @@ impl World {
             }
         }
         self.later(10_000, Due::Admin);
-        self.lock_rows();
+        let locks = self.lock_rows();
+        if locks || self.plan.regroups || self.plan.faults.busy > 0 {
+            // Each try waits for its time, for the commit in flight, and for its own.
+            let each = BUSY_WAIT_US + 2 * self.plan.latency.1;
+            self.oracle.locked_us = BUSY_CLAIMS_MAX as i64 * each as i64;
+        }
         if self.plan.regroups {
-            self.oracle.locked_us = BUSY_CLAIMS_MAX as i64 * (BUSY_WAIT_US + self.plan.latency.1) as i64;
             self.later(100_000, Due::LockGroup);
         }
     }
