@@ -166,8 +166,9 @@ impl Plan {
             self.faults.disk = rng.range(5, 300) as u32;
         }
         self.maintenance = rng.chance(150);
-        if self.faults.poison && rng.chance(500) {
-            self.cured = Some(Stamp(EPOCH.0 + rng.range(100_000, 6_000_000) as i64));
+        if self.faults.poison && rng.chance(750) {
+            // While pushes still come, and what was refused once is still tried again.
+            self.cured = Some(Stamp(EPOCH.0 + rng.range(200_000, 3_000_000) as i64));
         }
     }
 
