@@ -71,8 +71,15 @@ fn number(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// How many items of a push answer are queued. Source: data plane 3.2.
+/// How many items of a push answer are queued, named or counted. Source: data plane 3.2, binary forms 7.2.
 pub fn queued(body: &[u8]) -> usize {
+    const COUNTED: &[u8] = b"\"queued\":";
+    if body.starts_with(b"{") {
+        let Some(at) = memmem::find(body, COUNTED) else { return 0 };
+        let digits = &body[at + COUNTED.len()..];
+        let end = digits.iter().position(|c| !c.is_ascii_digit()).unwrap_or(digits.len());
+        return number(&digits[..end]).unwrap_or(0) as usize;
+    }
     memmem::find_iter(body, b"\"status\":\"queued\"").count()
 }
 
@@ -197,6 +204,8 @@ mod tests {
             {"index":1,"message_id":"m","transaction_id":"t","queueName":"q","status":"duplicate","offset":18},
             {"index":2,"message_id":"m","transaction_id":"t","queueName":"q","status":"buffered"}]"#;
         assert_eq!(queued(body), 1);
+        assert_eq!(queued(br#"{"count":100,"queued":98,"duplicate":2,"error":0}"#), 98);
+        assert_eq!(queued(br#"{"error":"queued"}"#), 0);
     }
 
     #[test]

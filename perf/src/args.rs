@@ -24,7 +24,8 @@ idle), or a .json file
   --groups N          consumer groups, 0: none
   --consumers N       connections that pop and ack  --pop-batch N       messages per pop
   --pop-partitions N  partitions per pop            --pop-wait-ms N     how long a pop waits
-  --form json|packed  how messages are pushed       --framed true       pops ask for framed answers
+  --form FORM         how messages are pushed: json, packed, or packed-counts (answers count)
+  --framed true       pops ask for framed answers
   --ack last|all|auto what a consumer acks          --rate N            pushes per second, 0: closed loop
   --backlog-max N     pushing stops there, 0: never
   --seconds S         measured window               --warmup S          before it
@@ -187,7 +188,8 @@ fn change(scenario: &mut Scenario, option: &str, value: &str) -> Result<(), Stri
             scenario.form = match value {
                 "json" => Form::Json,
                 "packed" => Form::Packed,
-                _ => return Err(format!("--form: json or packed, not `{value}`")),
+                "packed-counts" => Form::PackedCounts,
+                _ => return Err(format!("--form: json, packed or packed-counts, not `{value}`")),
             }
         }
         "framed" => scenario.framed = value.parse().map_err(|_| format!("--framed: true or false, not `{value}`"))?,

@@ -8,6 +8,9 @@ use zstd::bulk::Compressor;
 
 /// The level of the official encoders.
 const LEVEL: i32 = 1;
+/// Flags of a body: its groups are packed by the client; its answer counts. Source: binary forms 4.1.
+const PACKED: u8 = 8;
+const COUNTS: u8 = 2;
 /// A frame's fields in front of its transaction id: length, flags, message id, length of the transaction id.
 const FRAME_HEAD: usize = 4 + 1 + 16 + 2;
 
@@ -17,6 +20,7 @@ pub struct PackedTemplate {
     frames: Vec<u8>,
     stride: usize,
     batch: usize,
+    flags: u8,
     payload: Payload,
     partitions: u32,
     rng: Rng,
@@ -27,7 +31,16 @@ pub struct PackedTemplate {
 }
 
 impl PackedTemplate {
-    pub fn new(host: &str, queue: &str, partitions: u32, batch: u32, payload: Payload, seed: u64) -> PackedTemplate {
+    /// `counts`: answers count messages instead of naming each.
+    pub fn new(
+        host: &str,
+        queue: &str,
+        partitions: u32,
+        batch: u32,
+        counts: bool,
+        payload: Payload,
+        seed: u64,
+    ) -> PackedTemplate {
         let stride = FRAME_HEAD + ID_LEN + payload.len();
         let mut frame = ((stride - 4) as u32).to_le_bytes().to_vec();
         frame.push(0);
@@ -43,6 +56,7 @@ impl PackedTemplate {
             frames,
             stride,
             batch: batch as usize,
+            flags: if counts { PACKED | COUNTS } else { PACKED },
             payload,
             partitions,
             rng: Rng::new(seed),
@@ -73,7 +87,8 @@ impl PackedTemplate {
         let text = |text: &[u8]| [&(text.len() as u16).to_le_bytes()[..], text].concat();
         let (queue, partition) = (text(self.queue.as_bytes()), text(&name[..=digits]));
         let counts = [(self.batch as u32).to_le_bytes(), (self.z.len() as u32).to_le_bytes()].concat();
-        let parts = [&b"QPB1\x08\x01\0\0\0"[..], &queue, &partition, &counts, &self.z];
+        let groups = 1u32.to_le_bytes();
+        let parts = [&b"QPB1"[..], &[self.flags], &groups, &queue, &partition, &counts, &self.z];
         self.out.clear();
         let len = parts.iter().map(|part| part.len()).sum();
         write_typed_head(&mut self.out, "POST", "/api/v1/push", &self.host, Some((len, "application/x-queen-push")));
@@ -89,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_packed_push_is_whole_and_its_messages_are_new_each_time() {
-        let mut template = PackedTemplate::new("h:1", "perf-q", 200, 10, Payload::new(256), 1);
+        let mut template = PackedTemplate::new("h:1", "perf-q", 200, 10, false, Payload::new(256), 1);
         let (mut ids, mut keys) = (HashSet::new(), HashSet::new());
         for stamp in 0..50 {
             let (request, sum) = template.next(stamp << 30);

@@ -21,7 +21,10 @@ impl Pushes {
         let draw = Draw { partitions, spread: scenario.push_partitions, next: None };
         match scenario.form {
             Form::Json => Pushes::Json(PushTemplate::new(host, queue, draw, batch, payload, seed)),
-            Form::Packed => Pushes::Packed(PackedTemplate::new(host, queue, partitions, batch, payload, seed)),
+            Form::Packed | Form::PackedCounts => {
+                let counts = scenario.form == Form::PackedCounts;
+                Pushes::Packed(PackedTemplate::new(host, queue, partitions, batch, counts, payload, seed))
+            }
         }
     }
 

@@ -31,6 +31,8 @@ pub enum Form {
     Json,
     /// Framed and compressed by the client.
     Packed,
+    /// The same, and the answer counts its messages instead of naming each.
+    PackedCounts,
 }
 
 /// How a consumer acks what it popped.
@@ -161,6 +163,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("end-to-end-1000", include_str!("../scenarios/end-to-end-1000.json")),
     ("push-b100", include_str!("../scenarios/push-b100.json")),
     ("push-packed-b100", include_str!("../scenarios/push-packed-b100.json")),
+    ("push-packed-counts-b100", include_str!("../scenarios/push-packed-counts-b100.json")),
     ("push-b10", include_str!("../scenarios/push-b10.json")),
     ("push-b1", include_str!("../scenarios/push-b1.json")),
     ("push-pop-b100", include_str!("../scenarios/push-pop-b100.json")),
@@ -266,7 +269,7 @@ impl Scenario {
         if self.groups_from == GroupsFrom::New && self.groups == 0 {
             return needs("groups, which are to get what is new");
         }
-        if self.form == Form::Packed && self.push_partitions > 1 {
+        if self.form != Form::Json && self.push_partitions > 1 {
             return Err(format!("{}: a packed push goes to one partition", self.name));
         }
         match self.kind {
@@ -304,7 +307,8 @@ mod tests {
     fn names_prefixes_and_kinds_choose() {
         let names = |word: &str| find(word).unwrap().into_iter().map(|s| s.name).collect::<Vec<_>>();
         assert_eq!(names("push-b10"), ["push-b10"]);
-        assert_eq!(names("push"), ["push-b100", "push-packed-b100", "push-b10", "push-b1", "push-b1-64"]);
+        let pushes = ["push-b100", "push-packed-b100", "push-packed-counts-b100", "push-b10", "push-b1", "push-b1-64"];
+        assert_eq!(names("push"), pushes);
         assert_eq!(names("transaction"), ["transaction"]);
         assert_eq!(names("latency"), ["lone-producer", "end-to-end-200", "end-to-end-1000"]);
         assert_eq!(names("end-to-end"), ["end-to-end-200", "end-to-end-1000"]);
