@@ -11,30 +11,28 @@
 //! was popped must be what was pushed, each message once.
 
 mod before;
+mod consume;
+mod drain;
+mod produce;
+mod sockets;
 
-use crate::answer::{self, Framed};
 use crate::bundle::{BundleWriter, Held};
-use crate::framed;
-use crate::payload::{Payload, Rng, id_sum};
+use crate::payload::{Payload, Rng};
 use crate::poller::{Poller, Ready, Ticker};
 use crate::postgres::{Session, StoreCounts};
 use crate::process::{Snapshot, glance, snapshot};
 use crate::request::{self, AckWriter, Pushes};
-use crate::scenario::{AckMode, GroupsFrom, Kind, Scenario};
+use crate::scenario::{GroupsFrom, Kind, Scenario};
 use crate::series::{Sample, Series};
 use crate::tally::{FAILURES_MAX, Tally};
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// Bytes one read takes at most: a few answers of 100 items.
 const READ_BYTES: usize = 256 << 10;
 /// After the window: how long answers in flight and the rest of the queue are awaited.
 const DRAIN: Duration = Duration::from_secs(30);
-/// A pop may answer so much before its time-out: the broker's timers need not be finer.
-const EARLY: u64 = 5_000_000;
 /// How often the observer hears of a run.
 const PROGRESS_NS: u64 = 1_000_000_000;
 const NS: f64 = 1e9;
@@ -211,24 +209,6 @@ impl<'a> Load<'a> {
         Ok(load)
     }
 
-    fn connect(&mut self, token: usize) -> std::io::Result<()> {
-        let stream = TcpStream::connect_timeout(&self.plan.address, Duration::from_secs(5))?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        self.poller.add(stream.as_raw_fd(), token)?;
-        self.connections.push(Connection {
-            stream,
-            waiting: Waiting::Nothing,
-            since: 0,
-            patience: 0,
-            unsent: Vec::new(),
-            held: Vec::new(),
-            need: 0,
-            open: true,
-        });
-        Ok(())
-    }
-
     fn now(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
@@ -333,24 +313,6 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Deliveries that a queue drained to the end has made.
-    fn owed(&self) -> u64 {
-        (self.pushed + self.waiting().0) * self.plan.scenario.deliveries().max(1)
-    }
-
-    /// What of the fill the consumers are to get, and the sum of its ids.
-    fn waiting(&self) -> (u64, u64) {
-        match self.plan.scenario.groups_from {
-            GroupsFrom::All => self.filled,
-            GroupsFrom::New => (0, 0),
-        }
-    }
-
-    /// Messages pushed by the clients and not yet popped by a group, on average.
-    fn backlog(&self) -> u64 {
-        self.pushed.saturating_sub(self.popped / self.plan.scenario.deliveries().max(1))
-    }
-
     /// The group of a consumer.
     fn group(&self, token: usize) -> usize {
         token % self.groups.len()
@@ -375,183 +337,6 @@ impl<'a> Load<'a> {
             self.idle.extend(consumers..self.connections.len());
         }
         self.due = self.now();
-    }
-
-    /// Sends pushes from idle producers as far as the loop (closed: backlog, open: time) allows.
-    fn push_idle(&mut self) {
-        while let Some(&token) = self.idle.front() {
-            if !self.connections[token].open {
-                self.idle.pop_front();
-                continue;
-            }
-            let now = self.now();
-            let since = if self.period > 0 {
-                if self.due > now || self.due >= self.window.1 {
-                    return;
-                }
-                self.due += self.period;
-                self.due - self.period
-            } else {
-                let max = self.plan.scenario.backlog_max;
-                let full = self.plan.scenario.consumers > 0 && max > 0 && self.backlog() >= max;
-                let enough = matches!(self.stage, Stage::Fill(total) if self.sent >= total);
-                if full || enough || self.stage == Stage::Drain {
-                    return;
-                }
-                now
-            };
-            self.idle.pop_front();
-            // What is filled in was due on no clock of this run.
-            let stamp = if matches!(self.stage, Stage::Fill(_)) { u64::MAX } else { since };
-            let (bytes, sum) = self.template.next(stamp);
-            self.sent_sum = self.sent_sum.wrapping_add(sum);
-            self.sent += u64::from(self.plan.scenario.batch);
-            let connection = &mut self.connections[token];
-            if let Err(text) = transmit(connection, &self.poller, token, bytes) {
-                self.lose(token, text);
-                continue;
-            }
-            (connection.waiting, connection.since) = (Waiting::Push, since);
-        }
-    }
-
-    /// The next request of a connection that sends bundles: one more, or new messages to hold.
-    fn send_bundle(&mut self, token: usize) {
-        let now = self.now();
-        let held = &mut self.held[token];
-        let (bytes, waiting) = if held.is_empty() {
-            let (bytes, messages) = self.bundle.fill(token, now);
-            (bytes, Waiting::Fill(messages))
-        } else {
-            (self.bundle.next(token, held, now), Waiting::Bundle)
-        };
-        let connection = &mut self.connections[token];
-        match transmit(connection, &self.poller, token, bytes) {
-            Ok(()) => (connection.waiting, connection.since) = (waiting, now),
-            Err(text) => self.lose(token, text),
-        }
-    }
-
-    fn bundle_answered(&mut self, token: usize, now: u64, since: u64, status: u16, body: &[u8]) {
-        // One for the bundle, and one for each of its two operations.
-        let done = answer::acked(body);
-        if status != 200 || done != 3 {
-            self.tally.fail(format!("bundle: {status}, {done} of 3 succeeded: {}", sample(body)));
-        }
-        self.pushed += 1;
-        if self.counts(now, since) {
-            self.tally.push_requests += 1;
-            self.tally.pushed += 1;
-            self.tally.push.record_ns(now - since);
-        }
-        if self.stage != Stage::Drain {
-            self.send_bundle(token);
-        }
-    }
-
-    fn filled(&mut self, token: usize, now: u64, messages: usize, status: u16, body: &[u8]) {
-        if status != 201 || answer::queued(body) != messages {
-            return self.lose(token, format!("push: {status}: {}", sample(body)));
-        }
-        let pop = self.bundle.pop(token);
-        self.send(token, Waiting::Hold(messages), now, &pop);
-    }
-
-    fn holds(&mut self, token: usize, messages: usize, status: u16, body: &[u8]) {
-        let (mut ids, mut partition) = (Vec::new(), Vec::new());
-        let count = answer::messages(body, |message| {
-            ids.push(message.transaction_id.to_vec());
-            partition = message.partition_id.to_vec();
-        });
-        let lease = answer::lease_id(body).unwrap_or_default();
-        if status != 200 || count != Some(messages) {
-            return self.lose(token, format!("pop: {status}: {}", sample(body)));
-        }
-        self.held[token].take(lease, &partition, ids);
-        self.send_bundle(token);
-    }
-
-    fn send(&mut self, token: usize, waiting: Waiting, since: u64, bytes: &[u8]) {
-        let connection = &mut self.connections[token];
-        match transmit(connection, &self.poller, token, bytes) {
-            Ok(()) => (connection.waiting, connection.since) = (waiting, since),
-            Err(text) => self.lose(token, text),
-        }
-    }
-
-    fn flush(&mut self, token: usize) {
-        let connection = &mut self.connections[token];
-        let unsent = std::mem::take(&mut connection.unsent);
-        let result = transmit(connection, &self.poller, token, &unsent);
-        if connection.open && connection.unsent.is_empty() {
-            let _ = self.poller.want_output(connection.stream.as_raw_fd(), token, false);
-        }
-        if let Err(text) = result {
-            self.lose(token, text);
-        }
-    }
-
-    /// A connection is gone: a failure of the run.
-    fn lose(&mut self, token: usize, text: String) {
-        let connection = &mut self.connections[token];
-        if connection.open {
-            connection.open = false;
-            connection.waiting = Waiting::Nothing;
-            self.poller.remove(connection.stream.as_raw_fd());
-            self.tally.fail(text);
-            if self.connections.iter().all(|connection| !connection.open) {
-                self.tally.failures = self.tally.failures.max(FAILURES_MAX); // Nothing is left to run.
-            }
-        }
-    }
-
-    fn read(&mut self, token: usize) {
-        let connection = &mut self.connections[token];
-        if !connection.open {
-            return;
-        }
-        let mut scratch = std::mem::take(&mut self.scratch);
-        match connection.stream.read(&mut scratch) {
-            Ok(0) => self.lose(token, "the broker closed a connection".into()),
-            Ok(count) if connection.held.is_empty() => {
-                let used = self.take_answers(token, &scratch[..count]);
-                self.connections[token].held.extend_from_slice(&scratch[used..count]);
-            }
-            Ok(count) => {
-                connection.held.extend_from_slice(&scratch[..count]);
-                if connection.held.len() >= connection.need {
-                    let mut held = std::mem::take(&mut connection.held);
-                    let used = self.take_answers(token, &held);
-                    held.drain(..used);
-                    self.connections[token].held = held;
-                }
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => self.lose(token, format!("reading: {error}")),
-        }
-        self.scratch = scratch;
-    }
-
-    /// Acts on every whole answer in `bytes`; returns how many bytes they take.
-    fn take_answers(&mut self, token: usize, bytes: &[u8]) -> usize {
-        let mut used = 0;
-        while used < bytes.len() && self.connections[token].open {
-            match answer::frame(&bytes[used..]) {
-                Framed::Whole { status, body_at, end } => {
-                    self.answered(token, status, &bytes[used + body_at..used + end]);
-                    used += end;
-                }
-                Framed::Need(need) => {
-                    self.connections[token].need = need;
-                    return used;
-                }
-                Framed::Unreadable(why) => {
-                    self.lose(token, format!("unreadable answer: {why}"));
-                    return bytes.len();
-                }
-            }
-        }
-        used
     }
 
     fn answered(&mut self, token: usize, status: u16, body: &[u8]) {
@@ -582,167 +367,6 @@ impl<'a> Load<'a> {
         let at = if self.period > 0 { since } else { now };
         (self.window.0..self.window.1).contains(&at)
     }
-
-    fn push_answered(&mut self, now: u64, since: u64, status: u16, body: &[u8]) {
-        let batch = u64::from(self.plan.scenario.batch);
-        let queued = answer::queued(body) as u64;
-        if status != 201 || queued != batch {
-            self.tally.fail(format!("push: {status}, {queued} of {batch} queued: {}", sample(body)));
-        }
-        self.pushed += queued;
-        if self.counts(now, since) {
-            self.tally.push_requests += 1;
-            self.tally.pushed += queued;
-            self.tally.push.record_ns(now - since);
-        }
-    }
-
-    fn pop_answered(&mut self, token: usize, now: u64, since: u64, status: u16, body: &[u8]) {
-        if status == 204 {
-            self.tally.empty_pops += u64::from((self.window.0..self.window.1).contains(&now));
-            if now - since + EARLY < self.connections[token].patience {
-                self.tally.fail("pop: 204 before its time-out".into());
-            }
-            return self.pop_again(token, now);
-        }
-        let window = self.window;
-        let (open_loop, mode) = (self.period > 0, self.plan.scenario.ack);
-        let (auto, ack_all) = (mode == AckMode::Auto, mode == AckMode::All);
-        let opened = if framed::is_framed(body) { framed::open(body) } else { None };
-        let lease = match &opened {
-            Some(opened) => &opened.lease,
-            None => answer::lease_id(body).unwrap_or_default(),
-        };
-        let (tally, ack, sum) = (&mut self.tally, &mut self.ack, &mut self.popped_sum);
-        ack.start();
-        let (mut counted, mut last) = (0, None::<answer::Message>);
-        let each = of_one_answer(|message| {
-            *sum = sum.wrapping_add(id_sum(message.transaction_id));
-            let stamp = message.stamp.filter(|stamp| *stamp <= now);
-            let at = if open_loop { stamp.unwrap_or(now) } else { now };
-            if (window.0..window.1).contains(&at) {
-                counted += 1;
-                stamp.into_iter().for_each(|stamp| tally.end_to_end.record_ns(now - stamp));
-            }
-            if let Some(last) =
-                last.as_ref().filter(|last| !auto && (ack_all || last.partition_id != message.partition_id))
-            {
-                ack.add(last.transaction_id, last.partition_id, lease);
-            }
-            last = Some(message);
-        });
-        let count = match &opened {
-            Some(opened) => opened.messages(each),
-            None => answer::messages(body, each),
-        };
-        let (Some(last), Some(count), 200) = (last, count, status) else {
-            self.tally.fail(format!("pop: {status}: {}", sample(body)));
-            return self.pop_again(token, now);
-        };
-        if !auto {
-            ack.add(last.transaction_id, last.partition_id, lease);
-        }
-        self.popped += count as u64;
-        tally.popped += counted;
-        if (window.0..window.1).contains(&now) {
-            tally.pop_requests += 1;
-            tally.pop.record_ns(now - since);
-        }
-        if auto {
-            return self.pop_again(token, now);
-        }
-        let group = self.groups[self.group(token)].as_deref();
-        let (bytes, items) = self.ack.finish(group);
-        let connection = &mut self.connections[token];
-        match transmit(connection, &self.poller, token, bytes) {
-            Ok(()) => (connection.waiting, connection.since) = (Waiting::Ack(items), now),
-            Err(text) => self.lose(token, text),
-        }
-        self.push_idle();
-    }
-
-    fn ack_answered(&mut self, now: u64, since: u64, items: u32, status: u16, body: &[u8]) {
-        let acked = answer::acked(body);
-        if status != 200 || acked != items as usize {
-            self.tally.fail(format!("ack: {status}, {acked} of {items} accepted: {}", sample(body)));
-        }
-        if (self.window.0..self.window.1).contains(&now) {
-            self.tally.ack_requests += 1;
-            self.tally.ack.record_ns(now - since);
-        }
-    }
-
-    fn pop_again(&mut self, token: usize, now: u64) {
-        if self.stage == Stage::Drain && !self.plan.scenario.drain {
-            return;
-        }
-        let group = self.group(token);
-        let request = std::mem::take(&mut self.pop_requests[group]);
-        self.connections[token].patience = self.plan.scenario.pop_wait_ms * 1_000_000;
-        self.send(token, Waiting::Pop, now, &request);
-        self.pop_requests[group] = request;
-    }
-
-    /// Nothing is due or in flight except waiting pops, and consumers have it all.
-    fn drained(&self) -> bool {
-        let quiet = |c: &Connection| matches!(c.waiting, Waiting::Nothing | Waiting::Pop);
-        (self.period == 0 || self.due >= self.window.1)
-            && self.connections.iter().all(quiet)
-            && (self.plan.scenario.consumers == 0 || !self.plan.scenario.drain || self.popped >= self.owed())
-    }
-
-    /// What the drain must have brought: every answer, every due push, each message exactly once.
-    fn judge_drain(&mut self) {
-        if self.tally.failures > 0 {
-            return; // Already failed; what follows from it says nothing new.
-        }
-        let seconds = self.plan.drain.as_secs();
-        let open = self.connections.iter().filter(|c| !matches!(c.waiting, Waiting::Nothing | Waiting::Pop)).count();
-        if open > 0 {
-            self.tally.fail(format!("{open} requests had no answer {seconds} s after the window"));
-        }
-        if self.period > 0 && self.due < self.window.1 {
-            let unsent = (self.window.1 - self.due).div_ceil(self.period);
-            self.tally.fail(format!("the rate was not kept: {unsent} pushes never went out"));
-        }
-        let s = self.plan.scenario;
-        if s.kind == Kind::Parked || s.consumers == 0 || !s.drain {
-            return;
-        }
-        let (owed, popped) = (self.owed(), self.popped);
-        let sum = self.sent_sum.wrapping_add(self.waiting().1).wrapping_mul(s.deliveries());
-        if popped < owed {
-            self.tally
-                .fail(format!("{} of {owed} messages were not delivered {seconds} s after the window", owed - popped));
-        } else if popped > owed {
-            self.tally.fail(format!("{owed} messages to deliver, {popped} delivered: some more than once"));
-        } else if self.popped_sum != sum {
-            self.tally.fail("as many messages delivered as pushed, but not the same ones".into());
-        }
-    }
-}
-
-/// Writes what the socket takes now; the rest waits for it to become writable.
-fn transmit(connection: &mut Connection, poller: &Poller, token: usize, bytes: &[u8]) -> Result<(), String> {
-    let mut sent = 0;
-    while connection.open && sent < bytes.len() {
-        match connection.stream.write(&bytes[sent..]) {
-            Ok(count) => sent += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                connection.unsent.extend_from_slice(&bytes[sent..]);
-                let fd = connection.stream.as_raw_fd();
-                return poller.want_output(fd, token, true).map_err(|error| format!("epoll: {error}"));
-            }
-            Err(error) => return Err(format!("writing: {error}")),
-        }
-    }
-    Ok(())
-}
-
-/// A closure whose messages all borrow from the same answer.
-fn of_one_answer<'a, F: FnMut(answer::Message<'a>)>(each: F) -> F {
-    each
 }
 
 /// The beginning of a body, for a failure's text.
