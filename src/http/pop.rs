@@ -20,6 +20,7 @@ use super::{Request, Response};
 use crate::conn::Hold;
 use crate::core_thread::{Core, WatchGuard};
 use crate::limits::NAME_BYTES_MAX;
+use crate::rt;
 use crate::state::{StateCall, StateFn};
 use crate::wire::POP_TYPE;
 use futures_util::future::{Either, pending, select, select_all};
@@ -48,6 +49,9 @@ const CONFLATING_PARTITIONS_MAX: u32 = 64;
 /// Bytes of one answer, of inflated frames and of what is said about each message: many times a full batch of usual
 /// messages, and small beside what a broker has. One message is delivered however large it is.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// After its deadline a pop that waits still takes what a shard is about to claim for it, for so long; clients leave 5 s
+/// after it. What is claimed later is given back. Source: data plane 4.5.
+const LATE_MAX: u64 = 1_000_000;
 /// A parked pop asks again after this even without a wake; a discovery pop sooner, because queues come that it does not
 /// watch. The periodic re-check of data plane 4.5 is the engine's: each second, in memory, for all watches of a shard.
 const RECHECK: u64 = 5_000_000;
@@ -311,7 +315,9 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
         };
         // And queues that were made before it are among those that are asked.
         let seen = heard && arrived <= named_at;
-        let mut taken = Taken::nothing(core, asking, woken_by);
+        // What is acked by being claimed cannot be given back.
+        let until = (asking.wait_ms.is_some() && !asking.auto_ack).then(|| deadline.plus(LATE_MAX));
+        let mut taken = Taken::nothing(core, asking, woken_by, until);
         let seed = LeaseSeed { wide: sources.len() > 1, ..seed };
         taken.ask_all(asking, &sources, seed, if claim_any { 0 } else { asking.batch }).await;
         policy = taken.policy(asking).unwrap_or(policy);
@@ -325,6 +331,9 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
                 metrics.fill_wait(core.now().since(filling.since));
             }
             return taken.answer(asking, policy);
+        }
+        if taken.late {
+            return nothing(core, asking, policy);
         }
         if taken.failed {
             let why = if core.store_is_up() { "pop failed" } else { "pool" };
@@ -458,6 +467,9 @@ struct Taken<'a> {
     ready: u32,
     fill_wait_ms: u32,
     failed: bool,
+    /// When the pop is answered whatever a shard still does for it; it came to that.
+    until: Option<Micros>,
+    late: bool,
 }
 
 /// Which answers to "does it conflate" were met.
@@ -485,7 +497,7 @@ impl Said {
 }
 
 impl<'a> Taken<'a> {
-    fn nothing(core: &'a Rc<Core>, asking: &Asking, woken_by: Option<usize>) -> Taken<'a> {
+    fn nothing(core: &'a Rc<Core>, asking: &Asking, woken_by: Option<usize>, until: Option<Micros>) -> Taken<'a> {
         let hold = core.answers.ask();
         Taken {
             core,
@@ -502,6 +514,8 @@ impl<'a> Taken<'a> {
             ready: 0,
             fill_wait_ms: 0,
             failed: false,
+            until,
+            late: false,
         }
     }
 
@@ -545,7 +559,16 @@ impl<'a> Taken<'a> {
                     more: self.partitions.max(self.conflating_partitions) > 1 && !last,
                     at_least: if self.claims.is_empty() { at_least } else { 0 },
                 };
-                match self.core.ask(*shard, Command::Pop(pop)).await {
+                let asked = self.core.ask(*shard, Command::Pop(pop));
+                let answered = match self.until {
+                    Some(until) => rt::timeout(Duration::from_micros(until.since(self.core.now())), asked).await,
+                    None => Some(asked.await),
+                };
+                let Some(verdict) = answered else {
+                    self.late = true;
+                    return;
+                };
+                match verdict {
                     Verdict::Pop(verdict) => {
                         let made = verdict.conflation_made;
                         self.take(verdict, &asking.group);
