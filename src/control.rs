@@ -279,8 +279,7 @@ impl Control {
         for shard in 0..self.shared.shards {
             self.shared.hub.send_wait(shard, Mail::Pulse { clock, lost, log }).await;
         }
-        let by_now = |(stamp, at): (Stamp, Micros)| Stamp(stamp.0 + now().since(at) as i64);
-        self.shared.spool.send(ToSpool::Store { clock: clock.map(by_now) });
+        self.shared.spool.send(ToSpool::Store { clock });
     }
 
     /// Reads the operator's switches, which another broker may have set.

@@ -30,7 +30,8 @@ impl Writer {
     /// there, with a round trip.
     pub async fn line(&self, client: &Client, on: &Incarnation) -> Result<Line, StoreError> {
         if self.of.borrow().as_ref() != Some(on) {
-            (self.number.set(0), self.before.set(0));
+            self.number.set(0);
+            self.before.set(0);
             *self.of.borrow_mut() = Some(on.clone());
         }
         if self.number.get() == 0 {

@@ -49,7 +49,7 @@ pub fn all(criterion: &mut Criterion) {
             b.iter(|| {
                 let mut scanner = Scanner::new(&header);
                 scanner.feed(&bytes);
-                assert!(matches!(scanner.next(), Found::Record(_)));
+                assert!(matches!(scanner.find(), Found::Record(_)));
             });
         });
     }

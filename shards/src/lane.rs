@@ -377,7 +377,8 @@ mod tests {
                 for &queue in &queues {
                     let mut listed = lanes.of_queue(queue).to_vec();
                     let mut want: Vec<Ref> = there.iter().copied().filter(|&at| lanes[at].queue == queue).collect();
-                    (listed.sort_unstable(), want.sort_unstable());
+                    listed.sort_unstable();
+                    want.sort_unstable();
                     prop_assert_eq!(listed, want);
                 }
             }

@@ -3,7 +3,7 @@
 //! The reading and the boot it belongs to are kept in the spool directory. After a reboot without PostgreSQL the clock of
 //! the machine fills the gap, which is counted. Source: architecture 13.16.
 
-use queen_shards::ids::Stamp;
+use queen_shards::ids::{Micros, Stamp};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -68,13 +68,16 @@ impl Keeper {
         Keeper { path: dir.join(NAME), kept: None }
     }
 
-    /// PostgreSQL's clock said `stamp` just now. Losing it costs a wall clock, so a failure is no more than that.
-    pub fn read(&mut self, stamp: Stamp) {
-        if self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) && self.keep(stamp).is_ok() {
+    /// PostgreSQL's clock said `stamp` at `at`, which may be a while ago: this thread writes and reads files meanwhile.
+    /// Losing it costs a wall clock, so a failure is no more than that.
+    pub fn read(&mut self, (stamp, at): (Stamp, Micros), now: Micros) {
+        let by_now = Stamp(stamp.0.saturating_add(now.since(at) as i64));
+        if self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) && self.keep(by_now).is_ok() {
             self.kept = Some(Instant::now());
         }
     }
 
+    /// The clock says `stamp` now.
     fn keep(&self, stamp: Stamp) -> io::Result<()> {
         let new = self.path.with_extension("new");
         let mut file = File::create(&new)?;
@@ -137,6 +140,20 @@ mod tests {
         assert_eq!(reckon_from(kept("a"), 1, "b", Stamp(7)), Reckoned { now: Stamp(READ), filled: true });
         assert_eq!(reckon_from(None, 1, "b", ahead), Reckoned { now: ahead, filled: false });
         assert!(reckon_from(kept(""), 1, "", ahead).filled, "a machine that does not tell its boot");
+    }
+
+    /// The spool's thread was busy for 400 ms after the reading: what is accepted after the next start is not dated back by
+    /// them, or two of one key would seem further apart than they are.
+    #[test]
+    fn a_reading_that_is_kept_late_is_kept_for_its_moment() {
+        let dir = std::env::temp_dir().join(format!("queen-clock-{}", uuid::Uuid::new_v4()));
+        fs::create_dir(&dir).unwrap();
+        let before = since_boot_us();
+        Keeper::new(&dir).read((Stamp(READ), Micros(1_000_000)), Micros(1_400_000));
+        let reckoned = reckon(&dir).now.0 - READ;
+        let took = since_boot_us() - before;
+        fs::remove_dir_all(&dir).unwrap();
+        assert!((400_000..=400_000 + took).contains(&reckoned), "{reckoned} after {took}");
     }
 
     #[test]

@@ -216,7 +216,8 @@ impl Scanner {
         self.whole = true;
     }
 
-    pub fn next(&mut self) -> Found {
+    /// What comes next, or what is wanted first.
+    pub fn find(&mut self) -> Found {
         match self.record_at(self.at) {
             Tried::Whole { number, body, end } if number == self.next => self.take(number, body, end),
             // Whole, but some are missing before it.

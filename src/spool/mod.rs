@@ -30,7 +30,7 @@ pub use thread::{Setup, open_dir, start};
 use crossbeam::queue::SegQueue;
 use futures_util::task::AtomicWaker;
 use queen_shards::command::{DrainVerdict, SpoolId, SpoolRecord};
-use queen_shards::ids::Stamp;
+use queen_shards::ids::{Micros, Stamp};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -51,9 +51,9 @@ pub enum ToSpool {
     Ready {
         hash_secret: [u8; 16],
     },
-    /// Whether the store answered a moment ago, and with what clock.
+    /// Whether the store answered a moment ago, and what its clock said when.
     Store {
-        clock: Option<Stamp>,
+        clock: Option<(Stamp, Micros)>,
     },
     /// Push maintenance: nothing is drained.
     Maintenance {

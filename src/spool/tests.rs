@@ -94,8 +94,15 @@ fn made(n: u64, payload: usize, packed: bool) -> SpoolRecord {
     let (flags, frames) = (frames.flags(), frames.into_bytes());
     let packed = packed.then(|| zstd::bulk::compress(&frames, 1).expect("compresses").into());
     let lane = LaneKey::new(TenantId::DEFAULT, format!("q{}", n % 5).as_str().into(), "p".into());
-    let draft =
-        Draft { lane, count: messages as u32, keys: Default::default(), all_minted: n % 2 == 0, frames, packed, flags };
+    let draft = Draft {
+        lane,
+        count: messages as u32,
+        keys: Default::default(),
+        all_minted: n.is_multiple_of(2),
+        frames,
+        packed,
+        flags,
+    };
     SpoolRecord { accepted_at: Stamp(1_790_000_000_000_000 + n as i64), draft }
 }
 

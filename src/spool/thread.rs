@@ -6,7 +6,7 @@ use super::disk::{self, Disk, Plain};
 use super::files::{Files, FoundLanes, Limits, Outside};
 use super::lock::{Lock, LockError};
 use super::{Spool, ToSpool};
-use crate::mail::{Hub, Mail, ToShard};
+use crate::mail::{Hub, Mail, ToShard, now};
 use glommio::{LocalExecutorBuilder, Placement};
 use queen_shards::command::{DrainVerdict, Drained, SpoolId, SpoolRecord};
 use queen_shards::frames::Frames;
@@ -203,8 +203,8 @@ impl<D: Disk> Server<'_, D> {
                 ToSpool::Ready { hash_secret } => self.early.keys = Some(KeyHasher::new(&hash_secret)),
                 ToSpool::Store { clock } => {
                     self.early.up = clock.is_some();
-                    if let Some(stamp) = clock {
-                        self.keeper.read(stamp);
+                    if let Some(read) = clock {
+                        self.keeper.read(read, now());
                     }
                 }
                 ToSpool::Maintenance { on } => {

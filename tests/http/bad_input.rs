@@ -231,7 +231,7 @@ fn acks_that_name_nothing_are_answered_per_item() {
         (json!({}), None),
     ];
     for (item, error) in cases {
-        let result = b.ack("", &[item.clone()]).remove(0);
+        let result = b.ack("", std::slice::from_ref(&item)).remove(0);
         assert_eq!((&result["index"], &result["success"]), (&json!(0), &json!(false)), "{item}: {result}");
         assert_eq!(result["transactionId"], item.get("transactionId").cloned().unwrap_or_else(|| "".into()));
         match error {

@@ -108,7 +108,7 @@ fn two_spellings_of_one_string_are_one_key() {
 fn a_body_of_many_partitions_and_queues_ends_whole() {
     let b = two_shards();
     let (q, r) = (unique("push"), unique("push"));
-    let queue = |i: usize| if i % 3 == 0 { &r } else { &q };
+    let queue = |i: usize| if i.is_multiple_of(3) { &r } else { &q };
     let item = |i: usize| json!({"queue": queue(i), "partition": format!("p{}", i % 50), "payload": i});
     let verdicts = b.push((0..1000).map(item).collect());
     assert_eq!(verdicts.len(), 1000);

@@ -370,7 +370,7 @@ fn a_mixed_run_has_no_deadlock() {
                 0..8 => {
                     let pop = b.pop(queue, "consumerGroup=g&subscriptionMode=all&batch=3&partitions=3&leaseSeconds=2");
                     let mut operations: Vec<Value> = (0..pop.messages.len())
-                        .map(|i| ack(&pop, i, if n % 7 == 0 { "retry" } else { "completed" }))
+                        .map(|i| ack(&pop, i, if n.is_multiple_of(7) { "retry" } else { "completed" }))
                         .collect();
                     operations.push(push(other, &partition(9), &key));
                     operations.push(push(&queues[pick(13) % 4], &partition(17), &key));
@@ -391,7 +391,8 @@ fn a_mixed_run_has_no_deadlock() {
                 _ => {
                     b.send("DELETE", &format!("/api/v1/resources/queues/{}", queues[3]), None);
                     let seek = format!("/api/v1/consumer-groups/g/queues/{queue}/seek");
-                    let answer = b.post(&seek, &json!({"toEnd": n % 2 == 0, "timestamp": "2020-01-01T00:00:00Z"}));
+                    let answer =
+                        b.post(&seek, &json!({"toEnd": n.is_multiple_of(2), "timestamp": "2020-01-01T00:00:00Z"}));
                     assert!(answer.status < 500, "{}", answer.text());
                     std::thread::sleep(Duration::from_millis(50));
                 }

@@ -85,7 +85,7 @@ impl Producer {
             let (drafts, of_shard) = by_shard.entry(lane.owner(self.home.shards)).or_default();
             let count = group.messages.len() as u32;
             // Half of them as the edge leaves what a client packed: with no frames at hand.
-            let frames = if packed.is_some() && count % 2 == 0 { Default::default() } else { frames };
+            let frames = if packed.is_some() && count.is_multiple_of(2) { Default::default() } else { frames };
             drafts.push(Draft { lane, count, keys, all_minted: group.minted, frames, packed, flags });
             of_shard.push(group);
         }

@@ -62,7 +62,7 @@ impl Nasty {
         Nasty(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -70,7 +70,7 @@ impl Nasty {
     }
 
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 33) as usize % n.max(1)
+        (self.draw() >> 33) as usize % n.max(1)
     }
 
     /// True once in `n`.
@@ -84,7 +84,7 @@ impl Nasty {
 
     pub fn byte(&mut self) -> u8 {
         match self.below(4) {
-            0 => self.next() as u8,
+            0 => self.draw() as u8,
             1 => b"\"\\{}[]:,/ut0"[self.below(12)],
             2 => 0x1f + self.below(3) as u8,
             _ => b'a' + self.below(26) as u8,

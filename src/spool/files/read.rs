@@ -73,7 +73,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 Reader::Ours { file, scanner, footer } => (file, scanner, footer),
             };
             let place = scanner.position();
-            match scanner.next() {
+            match scanner.find() {
                 Found::Record(_)
                     if is(Bug::ForgetLastRecord) && stored.written == Some(scanner.position() + FOOTER) => {}
                 Found::Record(record) => return Some((place, *record)),
@@ -213,7 +213,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
     async fn read_at(&self, file: &D::File, header: &Header, place: u64) -> Option<SpoolRecord> {
         let mut scanner = Scanner::at(header, place);
         loop {
-            match scanner.next() {
+            match scanner.find() {
                 Found::Record(record) => return Some(*record),
                 Found::More => {
                     let wants = scanner.wants();

@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 fn written(n: u64) -> SpoolRecord {
-    record(n, (n % 50) as usize * 100, n % 3 == 0)
+    record(n, (n % 50) as usize * 100, n.is_multiple_of(3))
 }
 
 struct Scratch(PathBuf);
@@ -127,7 +127,7 @@ fn links_and_files_that_cannot_be_read_are_set_aside() {
     fs::create_dir(dir.0.join("queen-1000000000000-00000001.buf")).expect("a directory");
     let closed = dir.0.join("queen-1000000000000-00000002.buf");
     fs::write(&closed, b"shut").expect("writes");
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0)).expect("chmod");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o0)).expect("chmod");
     block_on(empty_but(Plain::new(&dir.0)));
     assert_eq!(names(&dir.0), ["failed", "secret"]);
     assert_eq!(names(&dir.0.join("failed")).len(), 3);

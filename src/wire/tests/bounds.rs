@@ -11,7 +11,7 @@ fn plain_body(groups: &[usize]) -> Vec<u8> {
     for items in groups {
         body.extend_from_slice(b"\x01\0q\x01\0p");
         body.extend_from_slice(&(*items as u32).to_le_bytes());
-        (0..*items).for_each(|_| body.extend_from_slice(b"\x01\0\0\01"));
+        (0..*items).for_each(|_| body.extend_from_slice(b"\x01\0\0\x001"));
     }
     body
 }

@@ -1,7 +1,7 @@
 //! C1 to C4: what was pushed against what is stored and delivered.
 
 use super::Found;
-use super::view::{Fate, LaneView, View};
+use super::view::{Attempt, Fate, LaneView, View};
 use crate::history::{Stored, Wall};
 use std::collections::{HashMap, HashSet};
 
@@ -105,11 +105,17 @@ pub fn no_duplicate_inside_the_window(view: &View, found: &mut Found) {
         let keys = lane.by_key();
         for (key, all) in by_key(lane).into_iter().filter(|(_, all)| all.len() > 1) {
             let tries = keys.get(key).map_or(&[][..], Vec::as_slice);
-            let spooled = tries.iter().any(|attempt| attempt.status() == Some("buffered"));
+            let is_unknown = |attempt: &Attempt| matches!(attempt.fate, Fate::Unknown);
+            let spooled = tries.iter().any(|attempt| attempt.status() == Some("buffered") || is_unknown(attempt));
             let closer = if spooled {
-                // When each was accepted is known to lie between its request and its answer only.
+                // When each was accepted is known to lie between its request and its answer only; one whose answer was
+                // lost may have been spooled, and read from its socket after its client left.
                 let from = tries.iter().map(|attempt| attempt.op.invoked.wall).min();
-                let to = tries.iter().filter_map(|attempt| attempt.op.ended.as_ref().map(|e| e.0.wall)).max();
+                let last = |attempt: &Attempt| {
+                    let late = if is_unknown(attempt) { UNREAD_MAX } else { 0 };
+                    attempt.op.ended.as_ref().map(|ended| ended.0.wall + late)
+                };
+                let to = tries.iter().filter_map(|attempt| last(attempt)).max();
                 from.zip(to).is_some_and(|(from, to)| to - from < window)
             } else {
                 all.windows(2).any(|pair| pair[1].created - pair[0].created < window)
@@ -128,6 +134,8 @@ pub fn no_duplicate_inside_the_window(view: &View, found: &mut Found) {
     }
 }
 
+/// How long a request may lie in the socket of a broker that is frozen or starved, after its client has left.
+const UNREAD_MAX: Wall = 5_000_000;
 /// How far the broker's lower bound of PostgreSQL's clock may lag: one commit deadline and a second. A key may count as
 /// stored for so much longer than its window, never shorter.
 const WINDOW_LAG: Wall = 6_000_000;

@@ -313,6 +313,22 @@ fn c3_counts_from_acceptance_through_the_spool() {
     story.breaks("C3");
 }
 
+/// Its answer was lost: a broker that stood still may have read it from its socket later, and spooled it.
+#[test]
+fn c3_does_not_judge_by_when_a_client_left() {
+    let mut story = Story::new();
+    story.finals().spool = Some(FinalSpool::default());
+    story.told("k0", "buffered", 0, None);
+    story.rest(58 * SECOND);
+    story.push_ends("k0", End::Info("reset".into()));
+    story.rest(SECOND);
+    story.store("k0");
+    story.store("k0");
+    story.pop("l1", 0, 1);
+    story.complete("l1", 1);
+    story.clean();
+}
+
 #[test]
 fn c3_finds_one_push_stored_twice_beyond_its_window() {
     let stored = |pushes: usize| {
