@@ -8,8 +8,8 @@
 
 mod ways;
 
+use crate::bell::Bell;
 use crate::config::Postgres;
-use crate::core_thread::Bell;
 use crate::embedded::{Embedded, Status};
 use crate::follow::Follower;
 use crate::hints::Hints;

@@ -6,7 +6,7 @@
 //! Holds: a read that answers a question began after it; its news are sent before its answer; positions are of one store,
 //! and nothing is read with them from another one. Source: architecture 13, rules 10 to 12.
 
-use crate::core_thread::Bell;
+use crate::bell::Bell;
 use crate::limits::{ALONE_MAX, HINT_PERIOD_MIN, LOG_SILENCE_MAX};
 use crate::mail::{Mail, Shared, now};
 use crate::rt;

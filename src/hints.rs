@@ -7,7 +7,7 @@
 //! does not work (behind a pooler that shares sessions) that is said once, and reads alone find what others commit.
 //! Source: operations 7.2, 7.3; architecture 10.1.
 
-use crate::core_thread::Bell;
+use crate::bell::Bell;
 use crate::limits::{HINT_PERIOD_MAX, HINT_PERIOD_MIN, HINT_PROBE_MAX, HINT_REST};
 use crate::rt;
 use crate::store::{self, Conn, Target, log};

@@ -1,6 +1,7 @@
 //! The edge of the broker: sockets, PostgreSQL, disk, clock, environment. The engine is `queen-shards`.
 
 pub mod auth;
+mod bell;
 pub mod cipher;
 pub mod config;
 pub mod conn;
@@ -17,6 +18,7 @@ pub mod hub;
 pub mod jobs;
 pub mod limits;
 pub mod mail;
+pub mod mint;
 pub mod planted;
 pub mod readiness;
 pub mod reads;

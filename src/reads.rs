@@ -95,7 +95,7 @@ impl<Q: Eq + Hash + Clone, A: Clone + 'static> Reads<Q, A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core_thread::Bell;
+    use crate::bell::Bell;
     use futures_util::future::join_all;
     use futures_util::task::noop_waker;
     use std::cell::Cell;

@@ -5,10 +5,11 @@
 //! Holds: a row and its count are one transaction, so a redrive goes on after any crash and moves no row twice.
 
 use super::run_if_due;
+use crate::bell::Bell;
 use crate::cipher::Cipher;
 use crate::config::Config;
-use crate::core_thread::{Bell, new_message_id};
 use crate::http::dead_letters::replay_as;
+use crate::mint::new_message_id;
 use crate::rt;
 use crate::state::{StateCall, StateFn, StateReply};
 use crate::telemetry::warning_every_30_s;
