@@ -8,13 +8,11 @@
 use crate::attempt::next_attempt;
 use crate::calls::Pending;
 use crate::command::{Claim, Pop, PopFrom, PopVerdict, QUEUE_MODE, Record, Start, Verdict};
-use crate::effect::{
-    Call, Contact, CursorMove, CursorTo, GroupRow, LaneRow, LeaseMust, LeaseTo, ScanRow, SeededCursor, StoreError,
-};
+use crate::effect::{Call, Contact, CursorMove, CursorTo, LaneRow, LeaseMust, LeaseTo, SeededCursor, StoreError};
 use crate::ids::{LeaseId, Offset, PartitionId, Slot};
 use crate::lane::LaneState;
 use crate::lease_id;
-use crate::limits::{COUNT_LANES_MAX, SCAN_LOOK, SCAN_PAGE, SEED_MAX};
+use crate::limits::{COUNT_LANES_MAX, SEED_MAX};
 use crate::moves::{Op, QueuedMove, count};
 use crate::place::LaneKey;
 use crate::planted::{Bug, is};
@@ -37,13 +35,13 @@ pub(crate) struct PopJob {
     /// Reads, seedings and moves under way.
     pending: u32,
     lease: Option<LeaseId>,
-    failed: bool,
+    pub(crate) failed: bool,
     /// Nothing more is to be claimed for it.
     stopped: bool,
     fill_wait_ms: u32,
     /// What the group's record says of conflation, once it was met.
     conflation: Option<bool>,
-    conflation_made: bool,
+    pub(crate) conflation_made: bool,
 }
 
 impl PopJob {
@@ -231,7 +229,7 @@ impl Shard {
         lane.end >= lane.log_start && lane.cursor(group).is_none_or(|c| c.row.is_none() && !c.busy)
     }
 
-    fn finish_pop(&mut self, at: Ref) {
+    pub(crate) fn finish_pop(&mut self, at: Ref) {
         let job = self.pops.remove(at).expect("a live job");
         let lease = job.lease.filter(|_| !job.pop.auto_ack && !job.claims.is_empty());
         let failed = job.failed && job.claims.is_empty();
@@ -251,124 +249,7 @@ impl Shard {
 
     // ---- opening and scanning
 
-    pub(crate) fn open_group(&mut self, at: Ref, group: Ref, contact: Contact) {
-        let state = &mut self.queues.groups[group];
-        state.state = GroupState::Opening;
-        state.pops.push(at);
-        let (name, queue, epoch) = (state.name.clone(), state.queue, state.epoch);
-        let (tenant, queue_name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
-        let call = Call::OpenGroup { tenant, queue: queue_name, group: name, contact };
-        self.ask(call, Pending::OpenGroup { group, epoch, contact });
-    }
-
-    pub(crate) fn group_opened(&mut self, group: Ref, contact: Contact, row: Result<Option<GroupRow>, StoreError>) {
-        let Some(state) = self.queues.groups.get_mut(group) else { return };
-        if state.state != GroupState::Opening {
-            return;
-        }
-        let queue = state.queue;
-        match row {
-            Ok(Some(row)) => {
-                if self.queues.slab[queue].row.is_some_and(|known| known.id != row.queue.id) {
-                    self.queues.groups[group].state = GroupState::Unknown;
-                    self.forget_queue(queue);
-                    return self.learn_queue(queue, row.queue);
-                }
-                self.learn_queue(queue, row.queue);
-                let state = &mut self.queues.groups[group];
-                state.id = row.group;
-                state.registered = row.registered || contact == Contact::QueueMode;
-                state.conflation = Some(row.conflation);
-                state.state = GroupState::Met;
-                if let Some(&first) = state.pops.first().filter(|_| row.made && row.conflation) {
-                    self.pops[first].conflation_made = true;
-                }
-                if matches!(contact, Contact::Pinned | Contact::PinnedConflating(_)) {
-                    self.run_pops(group);
-                } else {
-                    self.scan(group, PartitionId(0));
-                }
-            }
-            Ok(None) => {
-                state.state = GroupState::Unknown;
-                for pop in std::mem::take(&mut state.pops) {
-                    self.finish_pop(pop);
-                }
-                self.forget_empty_queue(queue);
-            }
-            Err(_) => {
-                state.state = GroupState::Unknown;
-                for pop in std::mem::take(&mut state.pops) {
-                    self.pops[pop].failed = true;
-                    self.finish_pop(pop);
-                }
-            }
-        }
-    }
-
-    fn scan(&mut self, group: Ref, after: PartitionId) {
-        let state = &mut self.queues.groups[group];
-        state.state = GroupState::Scanning(after);
-        let (id, epoch) = (state.id, state.epoch);
-        let queue = self.queues.slab[state.queue].row.expect("an opened group's queue is known").id;
-        let (shard, shards) = (self.config.index as u32, self.config.shards as u32);
-        let call = Call::Scan { queue, group: id, shard, shards, after, limit: SCAN_PAGE, look: SCAN_LOOK };
-        self.ask(call, Pending::Scan { group, epoch });
-    }
-
-    /// Goes on with a scan that rests, when the ring holds little.
-    fn scan_on(&mut self, group: Ref) {
-        let state = &self.queues.groups[group];
-        if let GroupState::Resting(after) = state.state
-            && state.ring.len() < self.config.ready_low
-        {
-            self.scan(group, after);
-        }
-    }
-
-    pub(crate) fn scanned(&mut self, group: Ref, page: Result<(Vec<ScanRow>, Option<PartitionId>), StoreError>) {
-        let Some(state) = self.queues.groups.get_mut(group) else { return };
-        let GroupState::Scanning(_) = state.state else { return };
-        let (rows, next) = match page {
-            Ok(page) => page,
-            Err(_) => {
-                state.state = GroupState::Unknown;
-                state.again = None;
-                for pop in std::mem::take(&mut state.pops) {
-                    self.pops[pop].failed = true;
-                    self.finish_pop(pop);
-                }
-                return;
-            }
-        };
-        let queue = state.queue;
-        let (tenant, name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
-        for row in rows {
-            let key = LaneKey::new(tenant, name.clone(), row.name.clone());
-            let at = self.meet_lane(&key, row.partition, row.last_offset, row.log_start, row.last_created_at);
-            let now = self.now;
-            // A lease that the log has told the end of must not be learned again.
-            if let Some(cursor_row) = row.cursor.filter(|_| !self.is_overtaken()) {
-                let cursor = self.lanes[at].cursor_entry(group);
-                if cursor.row.is_none() && !cursor.busy {
-                    cursor.learn(cursor_row, now);
-                }
-            }
-            self.offer(at, group);
-        }
-        let state = &mut self.queues.groups[group];
-        state.state = match next.or_else(|| state.again.take()) {
-            Some(after) => GroupState::Resting(after),
-            None => GroupState::Open,
-        };
-        self.scan_on(group);
-        let state = &self.queues.groups[group];
-        if !state.ring.is_empty() || !matches!(state.state, GroupState::Scanning(_)) {
-            self.run_pops(group);
-        }
-    }
-
-    fn run_pops(&mut self, group: Ref) {
+    pub(crate) fn run_pops(&mut self, group: Ref) {
         for pop in std::mem::take(&mut self.queues.groups[group].pops) {
             self.run_pop(pop);
         }

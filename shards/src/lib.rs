@@ -42,6 +42,7 @@ mod lane;
 mod leap;
 mod memo;
 mod moves;
+mod opening;
 mod other_store;
 mod prepare;
 mod queue;
