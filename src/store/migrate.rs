@@ -3,9 +3,9 @@
 //!     boot: server fit? -> schema ours, and not newer? -> nothing to do
 //!                                                      -> lock -> migrations -> functions -> secret -> facts
 //!
-//! Holds: one broker applies at a time; every statement is a transaction of its own that waits at most LOCK_WAIT for a
-//! lock, so live traffic of other brokers never queues behind DDL for longer; running it again does nothing; what is not
-//! ours is never altered. Never kills a session.
+//! Holds: one broker applies at a time; every statement of a migration is a transaction of its own, all functions are one,
+//! and each waits at most two seconds for a lock, so live traffic of other brokers never queues behind DDL for longer; running
+//! it again does nothing; what is not ours is never altered. Never kills a session.
 
 use crate::store::client::{Client, run};
 use crate::store::connect::{Conn, Target, pause};
@@ -24,8 +24,9 @@ const LOCK_KEY: i64 = 778_120_010;
 const LOCK_POLL: Duration = Duration::from_millis(100);
 /// Longest wait for another broker's apply; longer than an apply retries (RETRY_MAX) for one stuck statement.
 const APPLY_WAIT_MAX: Duration = Duration::from_secs(600);
-/// `lock_timeout` of a statement. Source: operations 8.4.
-const LOCK_WAIT: &str = "2s";
+/// Begins a transaction of an apply; how long it waits for a lock: operations 8.4.
+const BEGIN: &str = "begin; set local lock_timeout = '2s'; set local client_min_messages = warning;
+    set local check_function_bodies = off;";
 /// How long a statement that finds no lock is tried again. Source: operations 8.4.
 const RETRY_MAX: Duration = Duration::from_secs(180);
 /// Pause between tries, plus up to as much at random.
@@ -228,51 +229,48 @@ async fn apply_locked(client: &Client) -> Result<(), BootError> {
         Standing::Foreign => return Err(unfit("schema \"queen\" has appeared meanwhile, and is not ours")),
     };
     if version == 0 {
-        execute(client, &OWN, OWN.text).await?;
+        execute(client, &[(&OWN, OWN.text.to_owned())]).await?;
     }
     for file in MIGRATIONS.iter().filter(|file| version < file.version()) {
         for statement in file.statements() {
-            execute(client, file, statement).await?;
+            execute(client, &[(file, statement.to_owned())]).await?;
         }
         let record = format!(
             "insert into queen.migrations (version, name) values ({}, '{}') on conflict do nothing",
             file.version(),
             file.name
         );
-        execute(client, file, &record).await?;
+        execute(client, &[(file, record)]).await?;
     }
     let installed = installed(client).await?;
-    for file in FUNCTIONS.iter().filter(|file| installed.get(file.name) != Some(&file.checksum())) {
-        // One transaction, so that a drop and its create leave no gap, and a crash leaves no wrong checksum.
-        let record = format!(
-            "{}\n;insert into queen.functions as f (name, checksum) values ('{}', '{}')
-            on conflict (name) do update set checksum = excluded.checksum, applied_at = clock_timestamp()",
-            file.text,
-            file.name,
-            file.checksum()
-        );
-        execute(client, file, &record).await?;
-    }
+    // All in one transaction: they call each other, so a broker that runs meanwhile meets the old ones or the new ones, never
+    // some of each; a drop and its create leave no gap, and a crash leaves no wrong checksum.
+    let changed = FUNCTIONS.iter().filter(|file| installed.get(file.name) != Some(&file.checksum()));
+    let changed: Vec<(&SqlFile, String)> = changed
+        .map(|file| {
+            let record = format!(
+                "{}\n;insert into queen.functions as f (name, checksum) values ('{}', '{}')
+                on conflict (name) do update set checksum = excluded.checksum, applied_at = clock_timestamp()",
+                file.text,
+                file.name,
+                file.checksum()
+            );
+            (file, record)
+        })
+        .collect();
+    execute(client, &changed).await?;
     let secret = format!(
         "insert into queen.system_state (key, value) values ('hash_secret', '\"{:032x}\"') on conflict do nothing",
         draw_secret().map_err(|e| unfit(&format!("no randomness for the hash secret: {e}")))?
     );
-    execute(client, &OWN, &secret).await
+    execute(client, &[(&OWN, secret)]).await
 }
 
-/// Runs SQL of a file as one transaction; again and again while it finds no lock.
-async fn execute(client: &Client, file: &SqlFile, sql: &str) -> Result<(), BootError> {
-    let concurrently = sql.to_ascii_lowercase().contains("index concurrently");
-    let whole = match concurrently {
-        true => sql.to_owned(),
-        false => format!(
-            "begin; set local lock_timeout = '{LOCK_WAIT}'; set local client_min_messages = warning;
-            set local check_function_bodies = off;\n{sql}\n;commit"
-        ),
-    };
+/// Runs parts of files as one transaction; again and again while one of them finds no lock.
+async fn execute(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), BootError> {
     let begun = Instant::now();
     loop {
-        let Err(error) = client.batch_execute(&whole).await else { return Ok(()) };
+        let Err((n, error)) = execute_once(client, parts).await else { return Ok(()) };
         let code = error.as_db_error().map(|e| e.code().code().to_owned());
         if !client.is_closed() {
             let _ = client.batch_execute("rollback").await;
@@ -283,6 +281,7 @@ async fn execute(client: &Client, file: &SqlFile, sql: &str) -> Result<(), BootE
             continue;
         }
         let why = judge(&error, Nature::Repeatable);
+        let (file, sql) = &parts[n];
         let what = sql.lines().find(|l| !l.trim().is_empty() && !l.trim().starts_with("--")).unwrap_or("").trim();
         return Err(match why {
             StoreError::Unavailable(_) if !passes => why.into(),
@@ -296,6 +295,23 @@ async fn execute(client: &Client, file: &SqlFile, sql: &str) -> Result<(), BootE
             _ => unfit(&format!("schema apply failed: {}.sql at \"{what}\": {why}", file.name)),
         });
     }
+}
+
+/// The error is that of this part.
+async fn execute_once(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), (usize, tokio_postgres::Error)> {
+    for (n, (_, sql)) in parts.iter().enumerate() {
+        let whole = match sql.to_ascii_lowercase().contains("index concurrently") {
+            // Refuses to be part of a transaction, and is a part of its own.
+            true => sql.clone(),
+            false => {
+                let begin = if n == 0 { BEGIN } else { "" };
+                let commit = if n + 1 == parts.len() { "commit" } else { "" };
+                format!("{begin}\n{sql}\n;{commit}")
+            }
+        };
+        client.batch_execute(&whole).await.map_err(|error| (n, error))?;
+    }
+    Ok(())
 }
 
 /// Sessions that hold locks on our tables, on one line.

@@ -259,3 +259,15 @@ fn commits_are_synchronous_whatever_the_default() {
         }
     });
 }
+
+/// A broker that runs meanwhile calls functions that call each other: it must not meet a new one beside an old one.
+#[test]
+fn functions_change_all_at_once() {
+    on_store(async |db| {
+        db.sql("update queen.functions set checksum = 'of an older binary' where name in ('find_lanes', 'provision', 'append')")
+            .await;
+        store::boot(&db.target, true).await.unwrap();
+        let changed = "from queen.functions where xmin = (select xmin from queen.functions where name = 'provision')";
+        assert_eq!(db.number(&format!("select count(*) {changed}")).await, 3, "three functions, one transaction");
+    });
+}
