@@ -2,7 +2,7 @@
 -- In     p_args: days integer, slice integer (partitions looked at), limit integer (removed at most).
 -- Out    {"removed":n,"looked":n}; looked 0: the walk is at its end and begins anew.
 -- Does   a partition goes with its cursors; its number is dead, what is left under it goes in steps. Spared: stored
---        messages, dead letters, a live lease, a group that registered or leased inside the window.
+--        messages, dead letters, a live lease, a group that registered on it or leased it inside the window.
 -- Locks  partition rows FOR UPDATE, SKIP LOCKED, in id order; judged again under the lock; then cursor rows in order.
 -- Again  harmless. The walk's place is in queen.system_state.
 -- Caller src/jobs.rs. Source: operations 6.5; architecture 13, rules 3, 25.
@@ -53,11 +53,18 @@ begin
                 from queen.cursors as c
                 where c.partition_id = p.id and (c.lease_expires_at >= v_cutoff or c.leased_at >= v_cutoff)
             )
-            -- Of a large queue it has no cursors.
+            and not exists (
+                select 1
+                from queen.cursors as c
+                join queen.groups as g on g.id = c.group_id
+                where c.partition_id = p.id and g.registered_at >= v_cutoff
+            )
+            -- On a large queue it has no cursors, and means the partitions that were there.
             and not exists (
                 select 1
                 from queen.groups as g
                 where g.queue_id = p.queue_id and g.registered_at >= v_cutoff
+                    and g.seed_at is not null and p.id >> 12 <= g.high_water
             )
         order by p.id
     );

@@ -1,7 +1,8 @@
 -- find_cursors.sql: cursors of named groups on partitions. Made where the registration left them to be made; else nothing is made.
 -- In     parallel arrays, at most a few hundred.
 -- Out    one row per entry that has a cursor; ord is its 1-based place.
--- Locks  none where every cursor is there, or those of queen.seed_cursors, group after group in id order.
+-- Locks  none where every cursor is there, or those of queen.seed_cursors, group after group in id order: so groups behind partitions, against
+--        the order of all others. No cycle: who holds a partition waits for no group (delete_group takes none, the clean-up skips locked ones).
 -- Again  harmless.
 -- Caller src/store/cold.rs, find_cursors. Source: data plane 5.4, step 1.
 create or replace function queen.find_cursors(p_partition bigint[], p_group text[])

@@ -72,9 +72,9 @@ pub(crate) async fn redrive(
                 if let Some(cipher) = &cipher {
                     let find = json!({"id": row["id"], "payload": true});
                     let Some(found) = ask(tenant, StateFn::FindDeadLetter, find).await else { break };
-                    let queue = json!({"queue": row["queue"]});
-                    let Some(flags) = ask(tenant, StateFn::QueueFlags, queue).await else { break };
-                    replay_as(cipher, &found, flags["encrypted"] == true, &mut args);
+                    let queues = json!({"queues": [row["queue"]]});
+                    let Some(encrypted) = ask(tenant, StateFn::QueueFlags, queues).await else { break };
+                    replay_as(cipher, &found, encrypted == json!([row["queue"]]), &mut args);
                 }
                 let done = ask(tenant, StateFn::RedriveRow, args).await;
                 if done.as_ref().is_none_or(|done| !done["grown"].is_null()) {

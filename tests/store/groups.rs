@@ -325,6 +325,12 @@ fn a_registration_on_a_large_queue_spares_its_partitions() {
             '{\"days\":30,\"slice\":20000,\"limit\":100}')->>'removed')";
         db.open("q", "new", Contact::Register(Start::New)).await.unwrap();
         assert_eq!(db.number(&format!("({step})::bigint")).await, 0);
+        // One that was born after the registration is none of its partitions.
+        let mark = db.number("select high_water from queen.groups").await;
+        db.sql("update queen.groups set high_water = (select max(id >> 12) - 1 from queen.partitions where name like 'e%')").await;
+        db.sql("delete from queen.system_state where key = 'cleanup_after'").await;
+        assert_eq!(db.number(&format!("({step})::bigint")).await, 1);
+        db.sql(&format!("update queen.groups set high_water = {mark}")).await;
         db.sql("delete from queen.system_state where key = 'cleanup_after'").await;
         db.sql("update queen.groups set registered_at = clock_timestamp() - interval '31 days'").await;
         assert_eq!(db.number(&format!("({step})::bigint")).await, 100);
