@@ -13,7 +13,7 @@ use crate::config::Postgres;
 use crate::embedded::{Embedded, Status};
 use crate::follow::Follower;
 use crate::hints::Hints;
-use crate::http::maintenance::{self, Flags};
+use crate::http::maintenance;
 use crate::jobs;
 use crate::limits::{LOG_BUSY, LOG_PARKED};
 use crate::mail::{Mail, Shared, Switch, now};
@@ -48,8 +48,6 @@ const FLOOR_PERIOD: Duration = Duration::from_secs(10);
 const FLOOR_GONE_MAX: Duration = Duration::from_millis(300);
 /// How long the spool may take to close its file at the end.
 const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
-/// After the start, before the switches are read again for the first time. Source: operations 7.4.
-const RECONCILE_FIRST: Duration = Duration::from_secs(5);
 /// A probe that takes longer counts as lost.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 /// Connections of the control thread: short calls, changes, long ones, reads, pages; pulse, jobs, counting; hints, sent and
@@ -143,15 +141,14 @@ impl Control {
         let connect = |role: &str| Conn::new(target.clone(), self.name(role));
         *self.ways.borrow_mut() = Some(Rc::new(Ways::new(self.shared.config.broker(), connect)));
         let pulse = Conn::new(target.clone(), self.name("pulse"));
-        // Where the log stands is noted before anything is scanned. Source: architecture 13, rule 11.
+        // Where the log stands is noted before anything is scanned, and what the operator's switches say before anything is
+        // drained: it may be that nothing is to be. Source: architecture 13, rule 11; operations 4.8.
         let mut first = self.begin(&pulse).await;
         while first.is_none() && !self.stopping.get() {
             rt::sleep(BOOT_PAUSE).await;
             first = self.begin(&pulse).await;
         }
         let (Some(first), Some(incarnation)) = (first, self.follower.incarnation()) else { return };
-        // Before anything is drained: it may be that nothing is to be.
-        self.reconcile().await;
         self.shared.spool.send(ToSpool::Ready { hash_secret: facts.hash_secret });
         for shard in 0..self.shared.shards {
             let (target, incarnation) = (target.clone(), incarnation.clone());
@@ -217,8 +214,9 @@ impl Control {
 
     /// Reads the log of other brokers and tells the shards. `None`: the store is another one.
     async fn read_log(&self, conn: &Conn) -> Result<Option<Read>, StoreError> {
-        let began = now();
+        let (began, turns) = (now(), self.shared.maintenance.turns());
         let Some(news) = self.follower.read(conn, PROBE_MAX).await? else { return Ok(None) };
+        self.shared.follow_maintenance(news.maintenance, turns);
         self.hints.met(0 < news.others);
         let clock = reading(self.clock.get(), news.now, began, now());
         self.clock.set(Some(clock));
@@ -269,7 +267,6 @@ impl Control {
             let other = Mail::OtherStore { incarnation: incarnation.clone(), clock: read.clock };
             self.shared.hub.send_wait(shard, other).await;
         }
-        self.reconcile().await;
         Some(read)
     }
 
@@ -282,33 +279,18 @@ impl Control {
         self.shared.spool.send(ToSpool::Store { clock });
     }
 
-    /// Reads the operator's switches, which another broker may have set.
-    async fn reconcile(&self) {
-        let Some(ways) = self.ways.borrow().clone() else { return };
-        let maintenance = &self.shared.maintenance;
-        for switch in [Switch::Push, Switch::Pop] {
-            let Some((on, since)) = maintenance.unstored(switch) else { continue };
-            if self.call(&ways.short, &maintenance::store(switch, on)).await.is_ok() {
-                maintenance.stored(switch, since);
-            }
-        }
-        let before = maintenance.turns();
-        let flags = self.call(&ways.short, &maintenance::read()).await.ok().flatten();
-        if let Some(flags) = flags.and_then(|text| Flags::read(&text)) {
-            self.shared.follow_maintenance(flags.push, flags.pop, before);
-        }
-    }
-
-    async fn reconcile_for_ever(self: Rc<Self>) {
-        rt::sleep(RECONCILE_FIRST).await;
+    /// Stores what an operator switched while the store was away, as soon as it is back.
+    async fn store_switches(self: Rc<Self>) {
+        let switches = &self.shared.maintenance;
         loop {
-            self.reconcile().await;
-            let since = Instant::now();
-            // What an operator switched while the store was away is stored as soon as it is back.
-            while since.elapsed() < self.shared.config.cache_refresh && !self.shared.maintenance.any_unstored() {
-                rt::sleep(PULSE.min(self.shared.config.cache_refresh)).await;
+            for switch in [Switch::Push, Switch::Pop] {
+                let Some((enabled, turn)) = switches.unstored(switch) else { continue };
+                let Some(ways) = self.ways.borrow().clone() else { continue };
+                if self.call(&ways.short, &maintenance::store(switch, enabled)).await.is_ok() {
+                    switches.stored(switch, turn);
+                }
             }
-            rt::sleep(if self.shared.maintenance.any_unstored() { PULSE } else { Duration::ZERO }).await;
+            rt::sleep(PULSE).await;
         }
     }
 
@@ -431,7 +413,6 @@ impl Control {
         let (config, metrics) = (self.shared.config.clone(), self.shared.metrics.clone());
         rt::spawn(self.clone().purge(jobs.clone()));
         rt::spawn(self.clone().tell_floors(jobs.clone()));
-        rt::spawn(self.clone().reconcile_for_ever());
         if self.shared.config.sync {
             rt::spawn(self.clone().tell_others(target.clone()));
         }
@@ -450,6 +431,7 @@ impl Control {
             control.call(&on, &call).await
         };
         rt::spawn(jobs::retention(config.clone(), call));
+        rt::spawn(self.clone().store_switches());
         let (control, on) = (self.clone(), jobs);
         let call = async move |call: StateCall| control.call(&on, &call).await;
         let control = self.clone();

@@ -253,8 +253,8 @@ impl Core {
     }
 
     /// The rows of the switches say so; they were asked for after so many turns.
-    pub fn follow_maintenance(&self, push: bool, pop: bool, turns: u64) {
-        self.shared.follow_maintenance(push, pop, turns);
+    pub fn follow_maintenance(&self, stored: (bool, bool), turns: u64) {
+        self.shared.follow_maintenance(stored, turns);
     }
 
     /// Whether every shard can store a push. Source: operations 5.1.

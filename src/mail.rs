@@ -8,7 +8,7 @@ use crate::store::{Incarnation, Target};
 use queen_shards::command::{Command, Drained, Left, LogLane, SpoolId, Verdict};
 use queen_shards::ids::{GroupId, Micros, PartitionId, Slot, Stamp, TenantId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 #[derive(Debug)]
@@ -145,9 +145,9 @@ pub struct Maintenance {
     pub pop: AtomicBool,
     /// Of each: the turn of the operator that is to be stored, 0 for none.
     unstored: [AtomicU64; 2],
-    /// How often an operator has turned one of them here.
+    /// How often an operator has turned one of them here, or a turn was stored.
     turns: AtomicU64,
-    /// Held while a switch goes over: the spool hears of turns in their order.
+    /// Held while a switch goes over, or may: the spool hears of turns in their order.
     turning: Mutex<()>,
 }
 
@@ -159,52 +159,69 @@ impl Maintenance {
         }
     }
 
-    /// How often an operator has turned one of them here.
+    /// To be asked for before the rows are: see [`Shared::follow_maintenance`].
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Acquire)
     }
 
+    fn turning(&self) -> MutexGuard<'_, ()> {
+        self.turning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operator turns it: rows that were asked for before are old. The turn that it is.
+    fn note_turn(&self, switch: Switch) -> u64 {
+        let turn = self.turns.fetch_add(1, Ordering::AcqRel) + 1;
+        self.unstored[switch as usize].store(turn, Ordering::Release);
+        turn
+    }
+
+    /// Whether rows say what holds that were asked for after so many turns.
+    fn may_follow(&self, switch: Switch, turns: u64) -> bool {
+        self.turns() == turns && self.to_store(switch).is_none()
+    }
+
     /// What is to be stored of a switch, and the turn that it is.
     pub fn unstored(&self, switch: Switch) -> Option<(bool, u64)> {
+        let _turning = self.turning();
+        self.to_store(switch)
+    }
+
+    fn to_store(&self, switch: Switch) -> Option<(bool, u64)> {
         let turn = Some(self.unstored[switch as usize].load(Ordering::Acquire)).filter(|turn| *turn > 0)?;
         Some((self.flag(switch).load(Ordering::Acquire), turn))
     }
 
-    pub fn any_unstored(&self) -> bool {
-        [Switch::Push, Switch::Pop].into_iter().any(|switch| self.unstored(switch).is_some())
-    }
-
-    /// A turn was stored, and holds unless there was another one meanwhile.
+    /// A turn was stored, and holds unless there was another one meanwhile. Rows that were asked for before may still say
+    /// the opposite.
     pub fn stored(&self, switch: Switch, turn: u64) {
-        let _ = self.unstored[switch as usize].compare_exchange(turn, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let _turning = self.turning();
+        let stored = self.unstored[switch as usize].compare_exchange(turn, 0, Ordering::AcqRel, Ordering::Relaxed);
+        self.turns.fetch_add(u64::from(stored.is_ok()), Ordering::AcqRel);
     }
 }
 
 impl Shared {
     /// An operator turns a switch here: what holds from now on, and what is to be stored. The turn that it is.
     pub fn turn(&self, switch: Switch, on: bool) -> u64 {
-        let turn = self.maintenance.turns.fetch_add(1, Ordering::AcqRel) + 1;
-        self.set(switch, on);
-        self.maintenance.unstored[switch as usize].store(turn, Ordering::Release);
+        let turning = self.maintenance.turning();
+        let turn = self.maintenance.note_turn(switch);
+        self.set(switch, on, turning);
         turn
     }
 
-    /// The rows say so; they were asked for after so many turns here. What an operator turned since, or what is not stored,
-    /// stays.
-    pub fn follow_maintenance(&self, push: bool, pop: bool, turns: u64) {
-        if self.maintenance.turns() != turns {
-            return;
-        }
+    /// The rows say so of pushes and of pops; they were asked for after so many turns here. What an operator turned since,
+    /// or what is not stored, stays.
+    pub fn follow_maintenance(&self, (push, pop): (bool, bool), turns: u64) {
         for (switch, on) in [(Switch::Push, push), (Switch::Pop, pop)] {
-            if self.maintenance.unstored(switch).is_none() {
-                self.set(switch, on);
+            let turning = self.maintenance.turning();
+            if self.maintenance.may_follow(switch, turns) {
+                self.set(switch, on, turning);
             }
         }
     }
 
     /// Push maintenance: what is spooled waits, or is drained.
-    fn set(&self, switch: Switch, on: bool) {
-        let _turning = self.maintenance.turning.lock().unwrap_or_else(PoisonError::into_inner);
+    fn set(&self, switch: Switch, on: bool, _turning: MutexGuard<'_, ()>) {
         if self.maintenance.flag(switch).swap(on, Ordering::AcqRel) != on && switch == Switch::Push {
             self.spool.send(ToSpool::Maintenance { on });
         }
@@ -213,5 +230,27 @@ impl Shared {
     /// Mailbox of the control thread.
     pub fn control(&self) -> usize {
         self.shards
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A read of the rows and an operator's turn cross: nobody sees the old switch again.
+    #[test]
+    fn rows_that_were_asked_for_before_a_turn_was_stored_are_not_followed() {
+        let switches = Maintenance::default();
+        let before = switches.turns();
+        let turn = switches.note_turn(Switch::Push);
+        let meanwhile = switches.turns();
+        assert!(!switches.may_follow(Switch::Push, meanwhile), "it is not stored");
+        switches.stored(Switch::Push, turn);
+        assert!([before, meanwhile].iter().all(|turns| !switches.may_follow(Switch::Push, *turns)));
+        let after = switches.turns();
+        assert!(switches.may_follow(Switch::Push, after) && switches.may_follow(Switch::Pop, after));
+        let newer = switches.note_turn(Switch::Pop);
+        switches.stored(Switch::Pop, newer - 1);
+        assert_eq!(switches.unstored(Switch::Pop), Some((false, newer)), "the turn before it was stored");
     }
 }

@@ -3,12 +3,12 @@
 --        first commit.
 --        p_incarnation: the store it means; null: whichever this is.
 --        Of its own writers only those are read that it found retired when it began: a commit of the process before may be late.
--- Out    kind 0: n1 other brokers, name: which store this is; nothing else where that is another one. kind 1, a row per writer: n1 writer, n2 where the caller stands now, n3 1 if commits were overwritten unread.
+-- Out    kind 0: n1 other brokers, n2 the operator's switches (1 push maintenance, 2 pop maintenance), name: which store this is; nothing else where that is another one. kind 1, a row per writer: n1 writer, n2 where the caller stands now, n3 1 if commits were overwritten unread.
 --        kind 2: a partition that may have grown, or with a cursor that may be free: n1 number, n2 last_offset, n3 log_start, at last_created_at.
 --        kind 3: n1 partition, n2 group, whose lease ended; n3 1 if it has something left; at: end of a lease granted since. kind 4: a queue to read anew; without a name, all of them.
 --        asked_at: PostgreSQL's clock.
 -- Locks  none. The brokers are counted first: what one that is gone by then wrote, is read.
--- Caller src/store/log.rs, read. Source: architecture 13, rules 8, 10, 11, 12.
+-- Caller src/store/log.rs, read. Source: architecture 13, rules 8, 10, 11, 12; operations 4.8.
 -- Costs  one index probe per writer without news.
 create or replace function queen.read_log(p_broker uuid, p_writers bigint[], p_seqs bigint[], p_incarnation text)
 returns table (
@@ -33,8 +33,13 @@ as $$
 #variable_conflict use_column
 begin
     return query
-    select 0::smallint, count(*), null::bigint, null::bigint, null::uuid, null::text, queen.incarnation(), null::timestamptz,
-        clock_timestamp()
+    select 0::smallint, count(*),
+        (
+            select coalesce(sum(case s.key when 'maintenance_mode' then 1 else 2 end), 0)
+            from queen.system_state as s
+            where s.key in ('maintenance_mode', 'pop_maintenance_mode') and (s.value ->> 'enabled')::boolean
+        ),
+        null::bigint, null::uuid, null::text, queen.incarnation(), null::timestamptz, clock_timestamp()
     from queen.brokers as b
     where b.broker <> p_broker;
     if p_incarnation <> queen.incarnation() then

@@ -178,7 +178,7 @@ pub const GROUPS: &[Group] = &[
             Setting::secret("QUEEN_SYNC_SECRET", "", "Shared secret of the brokers.").later(),
             Setting::int("QUEEN_SYNC_HEARTBEAT_MS", 1000, 1..=MS_MAX, "ms", "Period of the heartbeat.").later(),
             Setting::int("QUEEN_SYNC_DEAD_THRESHOLD_MS", 5000, 1..=MS_MAX, "ms", "A peer that is silent so long counts as dead.").later(),
-            Setting::int("QUEEN_CACHE_REFRESH_INTERVAL_MS", 60_000, 1..=MS_MAX, "ms", "How often the maintenance switches and flags of queues are read again, which another broker may have changed."),
+            Setting::int("QUEEN_CACHE_REFRESH_INTERVAL_MS", 60_000, 1..=MS_MAX, "ms", "How often the flags of queues are read again, should the log of another broker that changed them have been missed."),
         ],
     },
     Group {

@@ -1,5 +1,5 @@
 //! The operator's switches for pushes and pops. Two flags for the whole cell: memory of each broker decides, a row of
-//! `queen.system_state` makes it last and tells the others. Source: operations 4.8; data plane 3.7.
+//! `queen.system_state` makes it last; the others see it with their next read of the log. Source: operations 4.8; data plane 3.7.
 
 use super::json::error_body;
 use super::routes::Params;
@@ -17,7 +17,7 @@ pub async fn get(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
     if core.store_is_up() {
         let turns = core.maintenance().turns();
         if let Some(flags) = core.state(read()).await.ok().flatten().and_then(|text| Flags::read(&text)) {
-            core.follow_maintenance(flags.push, flags.pop, turns);
+            core.follow_maintenance((flags.push, flags.pop), turns);
         }
     }
     let spool = core.spool();

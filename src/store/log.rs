@@ -54,6 +54,8 @@ pub struct News {
     pub incarnation: Incarnation,
     /// Brokers that may commit, beside the reader.
     pub others: u64,
+    /// The operator's switches as they are stored, for pushes and for pops.
+    pub maintenance: (bool, bool),
     pub positions: Positions,
     /// Commits were overwritten before they were read: what they said must be found by looking everywhere.
     pub lost: bool,
@@ -71,6 +73,7 @@ impl News {
             now: Stamp(0),
             incarnation: "".into(),
             others: 0,
+            maintenance: (false, false),
             positions: Positions::new(),
             lost: false,
             lanes: Vec::new(),
@@ -156,8 +159,9 @@ pub async fn read(client: &Client, broker: u128, from: Option<At<'_>>) -> Result
         let at = columns.stamp_opt()?;
         news.now = columns.stamp()?;
         match (kind, n, tenant, queue, name) {
-            (0, [Some(others), ..], _, _, Some(incarnation)) => {
+            (0, [Some(others), Some(switches), _], _, _, Some(incarnation)) => {
                 (news.others, news.incarnation) = (others.max(0) as u64, incarnation.into());
+                news.maintenance = (switches & 1 != 0, switches & 2 != 0);
             }
             (1, [Some(writer), Some(seq), lost], ..) => {
                 news.positions.insert(writer, seq);
