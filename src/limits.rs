@@ -143,8 +143,8 @@ pub const RING_ENTRIES: u32 = 1024;
 /// the rings of a broker that just ended are released late.
 pub const RING_TRIES: u32 = 6;
 pub const RING_PAUSE: Duration = Duration::from_millis(50);
+/// Filters of discovery pops whose queues a shard remembers; beyond it they are read anew.
+pub const FILTERS_MAX: usize = 4096;
 
 const _: () = assert!(TARGET_BYTES_MAX + REQUEST_LINE_EXTRA < HEAD_BYTES_MAX);
 const _: () = assert!(READ_BYTES + KEEP_BYTES + 4 * KIB <= 16 * KIB);
-/// Filters of discovery pops whose queues a shard remembers; beyond it they are read anew.
-pub const FILTERS_MAX: usize = 4096;

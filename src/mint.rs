@@ -16,13 +16,13 @@ pub(crate) fn random_bits() -> u64 {
     u64::from_ne_bytes(bits)
 }
 
-/// 48 bits of milliseconds, then 32 bits of counter (over `rand_a` and the top of `rand_b`), then 42 random bits.
 /// One UUIDv7, for what mints few: nothing orders two of one millisecond.
 pub fn new_message_id() -> String {
     let id = uuid_v7(unix_millis(), random_bits() as u32, random_bits() & ((1 << 42) - 1));
     uuid::Uuid::from_u128(id.0).hyphenated().to_string()
 }
 
+/// 48 bits of milliseconds, then 32 bits of counter (over `rand_a` and the top of `rand_b`), then 42 random bits.
 pub(crate) fn uuid_v7(millis: u64, counter: u32, random: u64) -> MessageId {
     let high = (millis & 0xffff_ffff_ffff) << 16 | 0x7000 | (counter >> 20) as u64;
     let low = 1u64 << 63 | (counter as u64 & 0xf_ffff) << 42 | random;

@@ -1,5 +1,5 @@
 //! What the documents say of the tests is true: a test that one names is there, and `tests/README.md` leaves no invariant and
-//! no route out.
+//! no route out. `docs/architecture.md` names every room.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -91,4 +91,29 @@ fn the_table_of_tests_names_what_exists_and_leaves_nothing_out() {
         let route = format!("{} {}", cells[0], quoted(cells[1]).next().expect("a path"));
         assert!(named.contains(&route), "{route} is not in the table");
     }
+}
+
+/// Who looks for a rule finds its file from the table of rooms: a file or a directory of the sources that it leaves out was
+/// added without a word on what is in it.
+#[test]
+fn the_architecture_names_every_room() {
+    let text = read(&in_package("docs/architecture.md"));
+    let named: BTreeSet<&str> = quoted(&text).collect();
+    let mut missing = Vec::new();
+    for dir in ["src", "shards/src"] {
+        for entry in std::fs::read_dir(in_package(dir)).expect("a directory").flatten() {
+            let (path, name) = (entry.path(), entry.file_name().into_string().expect("a name"));
+            // Below `shards/src` a directory holds the tests of the file beside it, and the table names its files alone.
+            let is_named = match (dir, path.is_dir()) {
+                ("src", true) => named.contains(&*format!("src/{name}/")),
+                ("src", false) => named.contains(&*format!("src/{name}")),
+                (_, true) => true,
+                (_, false) => named.contains(&*name) || named.contains(&*format!("shards/src/{name}")),
+            };
+            if !is_named && !["lib.rs", "limits.rs", "main.rs"].contains(&&*name) {
+                missing.push(format!("{dir}/{name}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/architecture.md does not say what is in {missing:?}");
 }
