@@ -5,7 +5,7 @@ use crate::faults::Fault;
 use crate::history::{Answer, Call, End, History, Plan, Word};
 use crate::nemesis::Pace;
 use crate::schedule::Turn;
-use crate::waits::across;
+use crate::waits::wake_ups;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Counts by name. Names of faults start with `fault:`.
@@ -71,7 +71,7 @@ pub fn count(history: &History) -> Counts {
             _ => {}
         }
     }
-    add(WAKE_UPS, across(&view).len() as u64);
+    add(WAKE_UPS, wake_ups(&view).len() as u64);
     let mut pushed_by: BTreeMap<(&str, &str, &str), u8> = BTreeMap::new();
     for (&(queue, partition), lane) in &view.lanes {
         let retained = view.queue(queue).is_some_and(|plan| plan.retention_secs > 0);

@@ -81,6 +81,7 @@ pub fn lanes(world: &World, plan: &Plan) -> Result<Vec<FinalLane>, String> {
         let retained = plan.queues.iter().any(|q| q.name == lane.queue && q.retention_secs > 0);
         if !retained {
             read_log(&mut client, &mut lane)?;
+            accepted(world, &mut lane)?;
         }
         lane.cursors = cursors(world, queue, partition)?;
         lanes.push(lane);
@@ -129,8 +130,26 @@ fn read_log(client: &mut Client, lane: &mut FinalLane) -> Result<(), String> {
                 key: record.transaction_id,
                 payload: record.payload.get().to_owned(),
                 created: stamp(&record.ts).ok_or("a stamp that does not read")?,
+                accepted: None,
             });
         }
+    }
+    Ok(())
+}
+
+/// Since when the messages that waited in a spool count for the window, which no answer of a broker says.
+fn accepted(world: &World, lane: &mut FinalLane) -> Result<(), String> {
+    let sql = format!(
+        "select s.base_offset, s.count, (extract(epoch from s.accepted_at) * 1000000)::bigint \
+         from queen.queues as q join queen.partitions as p on p.queue_id = q.id join queen.segments as s on s.partition_id = p.id \
+         where q.name = '{}' and p.name = '{}' and s.accepted_at is not null",
+        lane.queue, lane.partition
+    );
+    for row in world.postgres.query(&sql)?.lines() {
+        let fields: Vec<i64> = row.split('\t').filter_map(|field| field.parse().ok()).collect();
+        let [base, count, at] = fields[..] else { return Err(format!("odd row {row:?}")) };
+        let segment = lane.stored.iter_mut().filter(|stored| (base..base + count).contains(&stored.offset));
+        segment.for_each(|stored| stored.accepted = Some(at));
     }
     Ok(())
 }

@@ -234,6 +234,16 @@ pub struct Stored {
     pub key: String,
     pub payload: String,
     pub created: Wall,
+    /// When the broker says that it accepted it, if it waited in a spool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<Wall>,
+}
+
+impl Stored {
+    /// What its dedup window counts from.
+    pub fn since(&self) -> Wall {
+        self.accepted.unwrap_or(self.created)
+    }
 }
 
 /// One partition at the end.

@@ -166,10 +166,11 @@ impl Report {
             ("F1: the same to its first answer, other faults meanwhile", &self.restarts_beside, None),
             ("F1: kill of a broker to a push it accepts, nothing else wrong", &self.waits.killed, Some((1.0, 3000))),
             (
-                "F13: a push on one broker to the answer of a pop that waits on the other",
+                "F13: a push on one broker to the answer of a pop that waits on the other, nothing else wrong",
                 &self.waits.across,
                 Some((0.99, 1000)),
             ),
+            ("F13: the same, other faults meanwhile", &self.waits.across_beside, None),
             ("F16: SIGTERM to the end of the process", &self.terms, Some((1.0, 5000))),
             (
                 "F17: a request during a rolling restart, nothing else wrong with its broker",

@@ -10,8 +10,11 @@ use std::time::Duration;
 /// Waits by what they were for, with the longest or the 99th percentile that the goals of reliability 6 allow.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
-    /// From the answer of a push on one broker to that of a pop that had waited on the other since before it.
+    /// From the answer of a push on one broker to that of a pop that had waited on the other since before it; no fault
+    /// meanwhile, of whatever kind.
     pub across: Vec<Duration>,
+    /// The same, with one: one of the two may have stood still, or its database.
+    pub across_beside: Vec<Duration>,
     /// From the death of a broker, its pause and its start included, to a push that it accepted; no other fault meanwhile.
     pub killed: Vec<Duration>,
     /// Requests but pops that were asked for while two brokers restarted one after the other, and were answered, with no
@@ -24,20 +27,48 @@ pub struct Waits {
 impl Waits {
     pub fn of(history: &History, view: &View) -> Waits {
         let (rolling, rolling_beside) = rolling(history);
-        Waits { across: across(view), killed: killed(history), rolling, rolling_beside }
+        let (beside, across): (Vec<WakeUp>, Vec<WakeUp>) = wake_ups(view).into_iter().partition(|w| w.is_disturbed(history));
+        let waits = |all: Vec<WakeUp>| all.iter().map(WakeUp::wait).collect();
+        Waits {
+            across: waits(across),
+            across_beside: waits(beside),
+            killed: killed(history),
+            rolling,
+            rolling_beside,
+        }
     }
 
     pub fn add(&mut self, more: Waits) {
         self.across.extend(more.across);
+        self.across_beside.extend(more.across_beside);
         self.killed.extend(more.killed);
         self.rolling.extend(more.rolling);
         self.rolling_beside.extend(more.rolling_beside);
     }
 }
 
-/// One wait per pop, of the first push it can have been woken by.
-pub fn across(view: &View) -> Vec<Duration> {
-    let mut pops: HashMap<*const Op, Micros> = HashMap::new();
+/// A pop on one broker that was answered with a push on the other, for which it had waited.
+#[derive(Clone, Copy, Debug)]
+pub struct WakeUp {
+    /// When the push was asked for, and when it was answered.
+    push: (Micros, Micros),
+    popped: Micros,
+}
+
+impl WakeUp {
+    fn wait(&self) -> Duration {
+        Duration::from_micros(self.popped.saturating_sub(self.push.1))
+    }
+
+    fn is_disturbed(&self, history: &History) -> bool {
+        let faults = history.ops.iter().filter(|op| is_fault_but(op, &[]));
+        faults.map(lasted).any(|(from, to)| from <= self.popped && self.push.0 <= to)
+    }
+}
+
+/// One per pop, of the first push it can have been woken by.
+pub fn wake_ups(view: &View) -> Vec<WakeUp> {
+    let mut pops: HashMap<*const Op, WakeUp> = HashMap::new();
     for (&(queue, _), lane) in &view.lanes {
         if view.queue(queue).is_none_or(|plan| 0 < plan.delay_secs) {
             continue;
@@ -48,13 +79,16 @@ pub fn across(view: &View) -> Vec<Duration> {
             let pop = delivery.op;
             let pushes = delivery.messages.iter().filter(|m| m.attempt <= 1).filter_map(|m| pushed.get(&*m.key));
             let woke = pushes.filter(|push| push.broker != pop.broker && pop.invoked.at < push.invoked.at);
-            if let Some(first) = woke.map(|push| push.done()).min() {
-                let wait = pop.done().saturating_sub(first);
-                pops.entry(std::ptr::from_ref(pop)).and_modify(|least| *least = wait.max(*least)).or_insert(wait);
+            if let Some(first) = woke.min_by_key(|push| push.done()) {
+                let one = WakeUp { push: (first.invoked.at, first.done()), popped: pop.done() };
+                let earliest = pops.entry(std::ptr::from_ref(pop)).or_insert(one);
+                if one.push.1 < earliest.push.1 {
+                    *earliest = one;
+                }
             }
         }
     }
-    pops.into_values().map(Duration::from_micros).collect()
+    pops.into_values().collect()
 }
 
 /// Faults of this name that struck.
@@ -66,12 +100,8 @@ fn struck(history: &History, fault: Fault) -> impl Iterator<Item = (&Op, Micros)
 }
 
 fn killed(history: &History) -> Vec<Duration> {
-    let faults: Vec<(Micros, Micros)> = history
-        .ops
-        .iter()
-        .filter(|op| matches!(op.call, Call::Fault { .. }))
-        .map(|op| (op.invoked.at, op.ended.as_ref().map_or(Micros::MAX, |end| end.0.at)))
-        .collect();
+    let faults: Vec<(Micros, Micros)> =
+        history.ops.iter().filter(|op| is_fault_but(op, &[])).map(lasted).collect();
     let alone = |from: Micros, to: Micros| faults.iter().filter(|fault| fault.0 <= to && from <= fault.1).count() == 1;
     let next = |kill: &Op| {
         let pushes = history.ops.iter().filter(|op| op.broker == kill.broker && kill.invoked.at < op.invoked.at);
@@ -111,8 +141,13 @@ pub fn is_fault_but(op: &Op, these: &[Fault]) -> bool {
 
 /// Whether there is a moment at which both were in progress.
 fn overlap(one: &Op, other: &Op) -> bool {
-    let end = |op: &Op| op.ended.as_ref().map_or(Micros::MAX, |end| end.0.at);
-    one.invoked.at <= end(other) && other.invoked.at <= end(one)
+    let (one, other) = (lasted(one), lasted(other));
+    one.0 <= other.1 && other.0 <= one.1
+}
+
+/// From its beginning to its end, which may not have come.
+fn lasted(op: &Op) -> (Micros, Micros) {
+    (op.invoked.at, op.ended.as_ref().map_or(Micros::MAX, |end| end.0.at))
 }
 
 #[cfg(test)]
@@ -150,6 +185,18 @@ mod tests {
         ];
         let waits = killed(&History { ops, ..History::default() });
         assert_eq!(waits, [Duration::from_micros(400)]);
+    }
+
+    #[test]
+    fn a_wake_up_counts_beside_others_when_a_fault_was_about() {
+        let wake_up = WakeUp { push: (100, 110), popped: 150 };
+        let disturbed = |from, to| {
+            let ops = vec![push(0, 100, 110), fault(Fault::PauseBroker, 1, from, to)];
+            wake_up.is_disturbed(&History { ops, ..History::default() })
+        };
+        assert_eq!(wake_up.wait(), Duration::from_micros(40));
+        assert!(disturbed(90, 100) && disturbed(150, 160) && disturbed(120, 130));
+        assert!(!disturbed(10, 99) && !disturbed(151, 900), "over before, or after");
     }
 
     #[test]

@@ -105,24 +105,9 @@ pub fn no_duplicate_inside_the_window(view: &View, found: &mut Found) {
         let keys = lane.by_key();
         for (key, all) in by_key(lane).into_iter().filter(|(_, all)| all.len() > 1) {
             let tries = keys.get(key).map_or(&[][..], Vec::as_slice);
-            let is_unknown = |attempt: &Attempt| matches!(attempt.fate, Fate::Unknown);
-            let spooled = tries.iter().any(|attempt| attempt.status() == Some("buffered") || is_unknown(attempt));
-            let closer = if spooled {
-                // When each was accepted is known to lie between its request and its answer only; one whose answer was
-                // lost may have been spooled, and read from its socket after its client left.
-                let from = tries.iter().map(|attempt| attempt.op.invoked.wall).min();
-                let last = |attempt: &Attempt| {
-                    let late = if is_unknown(attempt) { UNREAD_MAX } else { 0 };
-                    attempt.op.ended.as_ref().map(|ended| ended.0.wall + late)
-                };
-                let to = tries.iter().filter_map(|attempt| last(attempt)).max();
-                from.zip(to).is_some_and(|(from, to)| to - from < window)
-            } else {
-                all.windows(2).any(|pair| pair[1].created - pair[0].created < window)
-            };
             let offsets: Vec<i64> = all.iter().map(|s| s.offset).collect();
             let possible = tries.iter().filter(|attempt| attempt.may_be_stored()).count();
-            if closer {
+            if closer_than(window, &all) || all_asked_within(window, tries) {
                 found.add(None, format!("{queue}/{partition}: {key} is stored at {offsets:?} inside its window"));
             } else if possible < all.len() {
                 // One push is one message, however long its outage outlasted the window.
@@ -132,6 +117,24 @@ pub fn no_duplicate_inside_the_window(view: &View, found: &mut Found) {
             }
         }
     }
+}
+
+/// By what the brokers say of each.
+fn closer_than(window: Wall, all: &[&Stored]) -> bool {
+    let mut since: Vec<Wall> = all.iter().map(|stored| stored.since()).collect();
+    since.sort_unstable();
+    since.windows(2).any(|pair| pair[1] - pair[0] < window)
+}
+
+/// Whatever the brokers say of what waited in a spool: all its pushes were asked for, and over, within the window. One whose
+/// answer was lost may have been read from its socket after its client left.
+fn all_asked_within(window: Wall, tries: &[&Attempt]) -> bool {
+    let over = |attempt: &&Attempt| {
+        let late = if matches!(attempt.fate, Fate::Unknown) { UNREAD_MAX } else { 0 };
+        attempt.op.ended.as_ref().map_or(Wall::MAX, |ended| ended.0.wall.saturating_add(late))
+    };
+    let from = tries.iter().map(|attempt| attempt.op.invoked.wall).min();
+    from.zip(tries.iter().map(over).max()).is_some_and(|(from, to)| to.saturating_sub(from) < window)
 }
 
 /// How long a request may lie in the socket of a broker that is frozen or starved, after its client has left.
