@@ -21,6 +21,7 @@ idle), or a .json file
   --batch N           messages per push             --connections N     connections that push
   --partitions N      partitions to draw from       --payload BYTES     of a message
   --push-partitions N partitions of one push        --fill N            messages stored beforehand
+  --made N            pushes made before the run
   --groups N          consumer groups, 0: none
   --consumers N       connections that pop and ack  --pop-batch N       messages per pop
   --pop-partitions N  partitions per pop            --pop-wait-ms N     how long a pop waits
@@ -172,6 +173,7 @@ fn change(scenario: &mut Scenario, option: &str, value: &str) -> Result<(), Stri
         "connections" => scenario.connections = number(option, value)?,
         "consumers" => scenario.consumers = number(option, value)?,
         "partitions" => scenario.partitions = number(option, value)?,
+        "made" => scenario.made = number(option, value)?,
         "push-partitions" => scenario.push_partitions = number(option, value)?,
         "fill" => scenario.fill = number(option, value)?,
         "groups" => scenario.groups = number(option, value)?,

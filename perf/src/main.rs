@@ -15,6 +15,7 @@ mod compare;
 mod framed;
 mod load;
 mod machine;
+mod made;
 mod packed;
 mod paired;
 mod payload;

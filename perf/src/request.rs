@@ -3,6 +3,7 @@
 //! Holds: every push of a run has the same length, so its head never changes. One template serves all
 //! connections; what a socket does not take at once is the connection's to keep.
 
+use crate::made::Made;
 use crate::packed::PackedTemplate;
 use crate::payload::{ID_LEN, Ids, Payload, Rng, id_sum};
 use crate::scenario::{AckMode, Form, Scenario};
@@ -12,6 +13,8 @@ use std::sync::LazyLock;
 pub enum Pushes {
     Json(PushTemplate),
     Packed(PackedTemplate),
+    /// Of either form, made beforehand.
+    Made(Made),
 }
 
 impl Pushes {
@@ -19,12 +22,16 @@ impl Pushes {
         let payload = Payload::new(scenario.payload as usize);
         let (partitions, batch) = (scenario.partitions, scenario.batch);
         let draw = Draw { partitions, spread: scenario.push_partitions, next: None };
-        match scenario.form {
+        let pushes = match scenario.form {
             Form::Json => Pushes::Json(PushTemplate::new(host, queue, draw, batch, payload, seed)),
             Form::Packed | Form::PackedCounts => {
                 let counts = scenario.form == Form::PackedCounts;
                 Pushes::Packed(PackedTemplate::new(host, queue, partitions, batch, counts, payload, seed))
             }
+        };
+        match scenario.made {
+            0 => pushes,
+            made => Pushes::Made(Made::new(pushes, made as usize)),
         }
     }
 
@@ -40,6 +47,7 @@ impl Pushes {
         match self {
             Pushes::Json(template) => template.next(stamp),
             Pushes::Packed(template) => template.next(stamp),
+            Pushes::Made(made) => made.next(stamp),
         }
     }
 }

@@ -78,6 +78,8 @@ pub struct Scenario {
     pub partitions: u32,
     /// Partitions that the messages of one push are spread over, neighbours of the one that was drawn.
     pub push_partitions: u32,
+    /// Pushes that are made before the run, so that making them is no part of it; those beyond them are made as it goes.
+    pub made: u32,
     /// Messages stored before the warm-up, evenly over all partitions; before pops alone as pushes of the scenario are.
     pub fill: u64,
     /// Consumer groups, each of which gets every message; consumers are dealt to them in turn. 0: queue mode.
@@ -132,6 +134,7 @@ impl Default for Scenario {
             consumers: 0,
             partitions: 200,
             push_partitions: 1,
+            made: 0,
             fill: 0,
             groups: 0,
             groups_from: GroupsFrom::All,
@@ -164,6 +167,8 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("push-b100", include_str!("../scenarios/push-b100.json")),
     ("push-packed-b100", include_str!("../scenarios/push-packed-b100.json")),
     ("push-packed-counts-b100", include_str!("../scenarios/push-packed-counts-b100.json")),
+    ("push-made-b100", include_str!("../scenarios/push-made-b100.json")),
+    ("push-packed-made-b100", include_str!("../scenarios/push-packed-made-b100.json")),
     ("push-b10", include_str!("../scenarios/push-b10.json")),
     ("push-b1", include_str!("../scenarios/push-b1.json")),
     ("push-pop-b100", include_str!("../scenarios/push-pop-b100.json")),
@@ -248,6 +253,7 @@ impl Scenario {
             ("consumers", self.consumers.into(), 0, 20_000),
             ("partitions", self.partitions.into(), 1, 100_000_000),
             ("push-partitions", self.push_partitions.into(), 1, self.batch.min(self.partitions).into()),
+            ("made", self.made.into(), 0, 1_000_000),
             ("fill", self.fill, 0, 1_000_000_000),
             ("groups", self.groups.into(), 0, self.consumers.into()),
             ("payload", self.payload.into(), PAYLOAD_BYTES_MIN as u64, 1 << 20),
@@ -307,8 +313,9 @@ mod tests {
     fn names_prefixes_and_kinds_choose() {
         let names = |word: &str| find(word).unwrap().into_iter().map(|s| s.name).collect::<Vec<_>>();
         assert_eq!(names("push-b10"), ["push-b10"]);
-        let pushes = ["push-b100", "push-packed-b100", "push-packed-counts-b100", "push-b10", "push-b1", "push-b1-64"];
-        assert_eq!(names("push"), pushes);
+        let packed = ["push-packed-b100", "push-packed-counts-b100", "push-packed-made-b100"];
+        assert_eq!(names("push-packed"), packed);
+        assert_eq!(names("push").len(), names("push-packed").len() + 5);
         assert_eq!(names("transaction"), ["transaction"]);
         assert_eq!(names("latency"), ["lone-producer", "end-to-end-200", "end-to-end-1000"]);
         assert_eq!(names("end-to-end"), ["end-to-end-200", "end-to-end-1000"]);
