@@ -283,7 +283,10 @@ fn a_transaction_at_one_broker_is_seen_at_the_other_one() {
 fn a_switch_is_seen_at_the_other_broker_with_its_next_read_of_the_log() {
     let (a, b) = two_with(|setup| setup.env("QUEEN_CACHE_REFRESH_INTERVAL_MS", "600000"));
     let q = unique("switch");
-    let pushed = || b.push_keys(&q, "p", &[&unique("m")])[0]["status"].clone();
+    let pushed = || {
+        let item = json!({"queue": q, "partition": "p", "transactionId": unique("m"), "payload": 1});
+        b.post("/api/v1/push", &json!({ "items": [item] })).json()[0]["status"].clone()
+    };
     let popped = || {
         a.push_keys(&q, "p", &[&unique("m")]);
         !b.pop(&q, &format!("{ALL}&autoAck=true")).is_empty()
