@@ -139,15 +139,19 @@ impl Shard {
             GroupState::Opening => return self.queues.groups[group].pops.push(at),
             GroupState::Unknown | GroupState::Met if !(state.registered && state.state == GroupState::Met) => {
                 let pop = &self.pops[at].pop;
-                let contact = match pop.conflation {
-                    _ if *state.name == *QUEUE_MODE => Contact::QueueMode,
-                    Some(true) => Contact::RegisterConflating(pop.start),
-                    _ => Contact::Register(pop.start),
+                let queue_mode = *state.name == *QUEUE_MODE;
+                let contact = match (pop.makes_queue, pop.conflation) {
+                    (true, _) if queue_mode => Contact::QueueMode,
+                    (true, Some(true)) => Contact::RegisterConflating(pop.start),
+                    (true, _) => Contact::Register(pop.start),
+                    (false, _) if queue_mode => Contact::Pinned,
+                    (false, Some(true)) => Contact::PinnedConflating(pop.start),
+                    (false, _) => Contact::Found(pop.start),
                 };
                 return self.open_group(at, group, contact);
             }
             GroupState::Unknown | GroupState::Met => {
-                // Registered, met by a pinned pop: only the scan is missing.
+                // Registered, or needs no registration: only the scan is missing.
                 self.queues.groups[group].pops.push(at);
                 return self.scan(group, PartitionId(0));
             }

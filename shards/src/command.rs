@@ -83,7 +83,7 @@ impl Draft {
 /// Where a pop claims from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PopFrom {
-    /// Any partitions of one queue; creates the queue, registers a named group.
+    /// Any partitions of one queue; registers a named group.
     Queue { tenant: TenantId, queue: Arc<str> },
     /// One named partition; creates nothing.
     Partition(LaneKey),
@@ -103,6 +103,8 @@ pub enum Start {
 #[derive(Clone, Debug)]
 pub struct Pop {
     pub from: PopFrom,
+    /// A queue that is not there is made: by a pop that names it, and no partition of it. Source: data plane 4.3.
+    pub makes_queue: bool,
     /// [`QUEUE_MODE`] when the request names none.
     pub group: Arc<str>,
     pub start: Start,

@@ -544,6 +544,7 @@ impl<'a> Taken<'a> {
                 let last = s + 1 == sources.len() && o + 1 == owners.len();
                 let pop = Pop {
                     from: from.clone(),
+                    makes_queue: matches!(asking.from, Source::One(PopFrom::Queue { .. })),
                     group: asking.group.clone(),
                     start: asking.start,
                     batch: self.batch,

@@ -147,6 +147,8 @@ impl Consumer {
         let partitions = if self.role.partition.is_some() || rng.chance(400) { 1 } else { rng.range(2, 64) as u32 };
         let bytes = if !drains && rng.chance(50) { rng.range(1, 600) } else { 8 << 20 };
         let pop = Pop {
+            // Some find their queue by its namespace. Without the generator of the world, as in `declares`.
+            makes_queue: self.role.partition.is_none() && (drains || !(ctx.t / 11).is_multiple_of(4)),
             from,
             group: self.role.group.clone(),
             start: self.role.start,
