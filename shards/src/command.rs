@@ -23,6 +23,9 @@ pub enum Command {
     Spool { drafts: Vec<Draft> },
     /// One ask of one shard for what can be delivered now; never waits. Answered by [`Verdict::Pop`].
     Pop(Pop),
+    /// The pop of this slot is not waited for any longer: unless a claim for it is on its way, it is answered at once, with
+    /// what it has. Not answered itself; nothing when the pop has been answered.
+    Withdraw,
     /// Wake the slot once there may be something for this pop; see [`Effect::Wake`](crate::effect::Effect::Wake).
     /// Not answered. At once, when there is something already.
     Watch(Watch),

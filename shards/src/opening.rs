@@ -18,8 +18,8 @@ impl Shard {
     pub(crate) fn open_group(&mut self, at: Ref, group: Ref, contact: Contact) {
         let state = &mut self.queues.groups[group];
         state.state = GroupState::Opening;
-        state.pops.push(at);
         let (name, queue, epoch) = (state.name.clone(), state.queue, state.epoch);
+        self.wait_in(group, at);
         let (tenant, queue_name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
         let call = Call::OpenGroup { tenant, queue: queue_name, group: name, contact };
         self.ask(call, Pending::OpenGroup { group, epoch, contact });
@@ -44,7 +44,7 @@ impl Shard {
                 state.registered = row.registered || *state.name == *QUEUE_MODE;
                 state.conflation = Some(row.conflation);
                 state.state = GroupState::Met;
-                if let Some(&first) = state.pops.first().filter(|_| row.made && row.conflation) {
+                if let Some(first) = state.pops.first(&self.pops).filter(|_| row.made && row.conflation) {
                     self.pops[first].conflation_made = true;
                 }
                 // The first one that is not pinned begins the scan.
@@ -52,7 +52,7 @@ impl Shard {
             }
             Ok(None) => {
                 state.state = GroupState::Unknown;
-                for pop in std::mem::take(&mut state.pops) {
+                for pop in state.pops.take(&self.pops) {
                     // One that makes its queue asks for that, if it waited for the answer to one that does not.
                     match self.pops[pop].pop.makes_queue && !contact.makes_queue() {
                         true => self.run_pop(pop),
@@ -63,7 +63,7 @@ impl Shard {
             }
             Err(_) => {
                 state.state = GroupState::Unknown;
-                for pop in std::mem::take(&mut state.pops) {
+                for pop in state.pops.take(&self.pops) {
                     self.pops[pop].failed = true;
                     self.finish_pop(pop);
                 }
@@ -99,7 +99,7 @@ impl Shard {
             Err(_) => {
                 state.state = GroupState::Unknown;
                 state.again = None;
-                for pop in std::mem::take(&mut state.pops) {
+                for pop in state.pops.take(&self.pops) {
                     self.pops[pop].failed = true;
                     self.finish_pop(pop);
                 }
