@@ -122,6 +122,9 @@ pub const BODY_BUDGET_BYTES: usize = 256 * MIB;
 /// get less, this at the least, so that the slowest of ten thousand connections still get a message.
 pub const ANSWERS_BYTES: u64 = BODY_BUDGET_BYTES as u64;
 pub const ANSWER_BYTES_MIN: u64 = 64 << 10;
+/// Who asks is granted such a part of what nobody has: the largest pop, 16 MiB, where nothing is held; the hundredth of those
+/// that ask at once, the least.
+pub const ANSWER_SHARE: u64 = 16;
 /// Bytes that binary requests of one shard may have inflated at once, under the same rule: one may go beyond.
 pub const INFLATED_BUDGET_BYTES: usize = 256 * MIB;
 /// What a request may inflate without leave of that budget, as with bodies: a hundred messages of a few hundred bytes.

@@ -498,7 +498,7 @@ impl Said {
 
 impl<'a> Taken<'a> {
     fn nothing(core: &'a Rc<Core>, asking: &Asking, woken_by: Option<usize>, until: Option<Micros>) -> Taken<'a> {
-        let hold = core.answers.ask();
+        let hold = core.answers.ask(ANSWER_BYTES_MAX);
         Taken {
             core,
             woken_by,
@@ -507,7 +507,7 @@ impl<'a> Taken<'a> {
             batch: asking.batch,
             partitions: asking.partitions,
             conflating_partitions: asking.conflating_partitions,
-            bytes: hold.most(ANSWER_BYTES_MAX),
+            bytes: hold.granted(),
             hold: Some(hold),
             gave: Said::default(),
             asked: Said::default(),
