@@ -169,6 +169,24 @@ fn a_discovery_pop_after_the_answer_sees_a_queue_that_is_new() {
     }
 }
 
+/// Polls that are parked hold nothing: who asks beside them gets its full batch.
+#[test]
+fn parked_polls_shrink_nobodys_answer() {
+    const POLLS: usize = 300;
+    let b = Setup::clean().env("QUEEN_SHARDS", "1").start();
+    let (idle, q) = (unique("idle"), unique("full"));
+    let park = format!("GET /api/v1/pop/queue/{idle}?wait=true&timeout=120000 HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut polls: Vec<_> = (0..POLLS).map(|_| b.client()).collect();
+    polls.iter_mut().for_each(|poll| poll.write(park.as_bytes()).expect("written"));
+    eventually("all are parked", || (b.parked(&idle) == POLLS as u64).then_some(()));
+    let payload = "x".repeat(1 << 20);
+    for n in 0..12 {
+        b.push(json!([{"queue": q, "partition": "p", "transactionId": n.to_string(), "payload": payload}]));
+    }
+    assert_eq!(b.pop(&q, "batch=10000&autoAck=true").messages.len(), 12, "12 of 16 MiB");
+    polls.iter_mut().for_each(|poll| poll.hang_up());
+}
+
 /// One pop of very many tiny messages is an answer of bounded size, and the rest comes with the next ones.
 #[test]
 fn an_answer_counts_what_it_says_of_each_message() {
