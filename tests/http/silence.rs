@@ -1,6 +1,6 @@
 //! A database that is there and does not answer.
 
-use crate::harness::{Broker, Setup, eventually, shared_postgres, unique};
+use crate::harness::{Broker, Setup, at_once, eventually, shared_postgres, unique};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -115,4 +115,37 @@ fn an_empty_answer_waits_for_the_log_no_longer_than_it_said() {
         assert!(took < Duration::from_secs(4), "{took:?}");
     });
     eventually("the queue works again", || b.push_keys(&q, "p", &["k2"])[0]["status"].eq("queued").then_some(()));
+}
+
+/// A scrape whose read does not come, of a page that needs no token: who reads messages does not wait behind it, and further
+/// scrapes are answered.
+#[test]
+fn a_scrape_of_a_silent_store_holds_up_nobody() {
+    let b = Setup::clean().start();
+    let q = unique("scraped");
+    b.push_keys(&q, "p", &["k"]);
+    behind_a_lock_of(&b, "dead_letters", || {
+        let scrapes = at_once(4, |i| {
+            let began = Instant::now();
+            if i < 3 {
+                return (b.get("/metrics/prometheus").status, began.elapsed());
+            }
+            let reading = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
+                           and datname = current_database() and query like '%cluster_metrics%'";
+            let database = b.database.as_deref().expect("a database");
+            eventually("one read waits", || (shared_postgres().query(database, reading) == "1").then_some(()));
+            let began = Instant::now();
+            let entries = json!({"entries": [{"queue": q, "partition": "p", "offset": 0}]});
+            let fetched = b.post("/api/v1/fetch", &entries);
+            assert_eq!(fetched.json()["entries"][0]["records"][0]["transactionId"], "k", "{}", fetched.text());
+            (fetched.status, began.elapsed())
+        });
+        for (status, took) in scrapes {
+            assert!(status == 200 && took < Duration::from_secs(4), "{status} {took:?}");
+        }
+        // The one read is still on its way.
+        let began = Instant::now();
+        assert!(b.metric("queen_uptime_seconds").is_some_and(|up| up >= 0.0));
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    });
 }
