@@ -6,6 +6,7 @@
 //! Holds: the engine is entered by one task only; no borrow lives across an await; what must cross a core goes by mail.
 
 mod effects;
+mod pop;
 
 use crate::auth::Guard;
 use crate::bell::Bell;
@@ -390,7 +391,7 @@ impl Core {
     }
 
     /// Sends without waiting for room. What a full mailbox does not take goes to it later, in order. Bounded by what is
-    /// asked: a reply per command, a watch and an unwatch per parked pop.
+    /// asked: a reply per command, a watch and an unwatch per parked pop, a withdrawal per pop.
     fn post(self: &Rc<Self>, target: usize, mail: Mail) {
         let mut late = self.late.borrow_mut();
         if !late[target].is_empty() {

@@ -118,10 +118,16 @@ pub const BACKLOG: i32 = 4096;
 /// Bytes of bodies in flight of one shard, beyond the free part of each. Over it reading pauses, except for one
 /// body at a time, so that partly read ones cannot block each other for ever.
 pub const BODY_BUDGET_BYTES: usize = 256 * MIB;
+/// Other answers than those of pops and fetches count with the bodies until they are written, from this size on: while they
+/// take all of that budget large bodies wait. A push of 250,000 tiny items is answered with 55 MB.
+pub const ANSWER_FREE_BYTES: usize = BODY_FREE_BYTES;
 /// Bytes of answers that one shard holds until their clients took them: as much as of bodies. Beyond it pops and fetches
 /// get less, this at the least, so that the slowest of ten thousand connections still get a message.
 pub const ANSWERS_BYTES: u64 = BODY_BUDGET_BYTES as u64;
 pub const ANSWER_BYTES_MIN: u64 = 64 << 10;
+/// Who asks is granted such a part of what nobody has: the largest pop, 16 MiB, where nothing is held; the hundredth of those
+/// that ask at once, the least.
+pub const ANSWER_SHARE: u64 = 16;
 /// Bytes that binary requests of one shard may have inflated at once, under the same rule: one may go beyond.
 pub const INFLATED_BUDGET_BYTES: usize = 256 * MIB;
 /// What a request may inflate without leave of that budget, as with bodies: a hundred messages of a few hundred bytes.

@@ -103,7 +103,7 @@ pub enum Way {
     Long,
     /// Messages by offset, again and again.
     Read,
-    /// What a person looks at: reads perhaps much.
+    /// What a person or a scrape looks at: reads perhaps much.
     Page,
 }
 
@@ -148,8 +148,9 @@ impl StateFn {
             | StateFn::GetGroup
             | StateFn::ListDeadLetters
             | StateFn::ListMessages
-            | StateFn::GetMessage => Way::Page,
-            StateFn::Fetch | StateFn::ChangedPartitions | StateFn::ClusterMetrics => Way::Read,
+            | StateFn::GetMessage
+            | StateFn::ClusterMetrics => Way::Page,
+            StateFn::Fetch | StateFn::ChangedPartitions => Way::Read,
             StateFn::ExtendLease
             | StateFn::MatchQueues
             | StateFn::QueueFlags

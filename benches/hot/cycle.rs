@@ -222,6 +222,7 @@ impl Stage {
         let group: Arc<str> = QUEUE_MODE.into();
         let wanted = Pop {
             from: PopFrom::Queue { tenant: TenantId::DEFAULT, queue: "orders".into() },
+            makes_queue: true,
             group: group.clone(),
             start: Start::All,
             batch: messages,

@@ -1,6 +1,6 @@
 -- open_group.sql: how a pop meets a group: creates the queue, registers the group once, seeds its cursors.
--- In     p_contact 0 queue mode, 1 register, 2 pinned, 3 register as conflating, 4 the same and make no queue. p_mode all, new or timestamp (with p_start_at), used by a registration only.
--- Out    one row; none when a pinned pop finds no queue. registered: a record exists; made: it was made now.
+-- In     p_contact 0 queue mode, 1 register, 2 pinned, 3 register as conflating, 4 the same and make no queue, 5 register and make no queue. p_mode all, new or timestamp (with p_start_at), used by a registration only.
+-- Out    one row; none where there is no queue and none is made. registered: a record exists; made: it was made now.
 -- Does   a registration makes a cursor in every partition of a small queue. Of a large one it keeps the instant by which cursors that are missing
 --        are reckoned (queen.seed_of): the call takes as long whatever the queue holds.
 --        A push that is stamped before that instant and commits after it is under way at the registration: a large queue's group may pass it by.
@@ -47,7 +47,7 @@ declare
     v_mode text;
     v_at timestamptz;
     v_conflation boolean;
-    v_registers constant boolean := p_contact in (1, 3, 4);
+    v_registers constant boolean := p_contact in (1, 3, 4, 5);
     v_made boolean := false;
     -- Cursors made at once: a few tenths of a second, for which the queue's row is locked.
     v_seeds_max constant integer := 10000;
@@ -56,7 +56,7 @@ begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
     end if;
-    if p_contact not in (2, 4) then
+    if p_contact in (0, 1, 3) then
         perform queen.make_queue(array[p_tenant], array[p_queue]);
     end if;
     select q.id into v_queue from queen.queues as q where q.tenant_id = p_tenant and q.name = p_queue collate "C";
@@ -87,7 +87,7 @@ begin
 
     if v_registers and v_mode is null then
         v_made := true;
-        v_conflation := p_contact <> 1;
+        v_conflation := p_contact in (3, 4);
         v_few := (
             select count(*) from (select from queen.partitions as p where p.queue_id = v_queue limit v_seeds_max + 1) as p
         ) <= v_seeds_max;

@@ -49,6 +49,17 @@ pub(crate) enum Pending {
     FindCursors { waiting: Vec<(Ref, Vec<Ticket>)> },
     Resolve(Resolving),
     ReadPoison { ticket: Ticket, lane: Ref, group: Ref, tries: u8, ruled: Ruled },
+    Nobody,
+}
+
+impl Pending {
+    /// Whether it reads cursors or records for a pop, which are busy until it is answered.
+    fn reads_for(&self, pop: Ref) -> bool {
+        match self {
+            Pending::ReadClaim { job, .. } | Pending::ReadNewest { job, .. } | Pending::Seed { job, .. } => *job == pop,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +85,21 @@ impl Calls {
     /// What waits for room, in order.
     pub(crate) fn take_waiting(&mut self) -> Vec<Pending> {
         self.waiting.drain(..).map(|(_, pending)| pending).collect()
+    }
+
+    /// What is read for a pop that is gone: what was sent is answered to nobody, what was not is not asked. A step for each call
+    /// that there is.
+    pub(crate) fn take_reads(&mut self, pop: Ref) -> Vec<Pending> {
+        let of_pop = |(call, (_, pending)): (&CallId, &(Micros, Pending))| pending.reads_for(pop).then_some(*call);
+        let mut sent: Vec<CallId> = self.in_flight.iter().filter_map(of_pop).collect();
+        sent.sort_unstable();
+        let nobody = |call| std::mem::replace(&mut self.in_flight.get_mut(&call).expect("found").1, Pending::Nobody);
+        let mut reads: Vec<Pending> = sent.into_iter().map(nobody).collect();
+        let (unsent, others) = self.waiting.drain(..).partition(|(_, pending)| pending.reads_for(pop));
+        self.waiting = others;
+        let unsent: VecDeque<(Call, Pending)> = unsent;
+        reads.extend(unsent.into_iter().map(|(_, pending)| pending));
+        reads
     }
 
     /// Counts a call as sent.
@@ -172,6 +198,8 @@ impl Shard {
             }
             // What could not be removed goes with the clean-up.
             Pending::DropRuns => {}
+            // The pop was withdrawn.
+            Pending::Nobody => {}
             Pending::Originals { partition, from, draft } => {
                 self.originals_read(partition, from, draft, result.and_then(records_of));
             }

@@ -35,9 +35,15 @@ pub(crate) struct PopJob {
     /// Reads, seedings and moves under way.
     pending: u32,
     lease: Option<LeaseId>,
+    /// The moves among them.
+    moves: u32,
     pub(crate) failed: bool,
     /// Nothing more is to be claimed for it.
     stopped: bool,
+    /// See [`Command::Withdraw`](crate::command::Command::Withdraw).
+    withdrawn: bool,
+    /// The group in whose line it waits.
+    waits_in: Option<Ref>,
     fill_wait_ms: u32,
     /// What the group's record says of conflation, once it was met.
     conflation: Option<bool>,
@@ -51,7 +57,7 @@ impl PopJob {
 
     /// Whether it may claim another message.
     pub(crate) fn wants(&self) -> bool {
-        !self.stopped && self.batch_left > 0 && self.partitions_left > 0 && self.bytes_left() > 0
+        !self.stopped && !self.withdrawn && self.batch_left > 0 && self.partitions_left > 0 && self.bytes_left() > 0
     }
 
     /// Budget of one partition and `messages`, for something under way.
@@ -103,19 +109,70 @@ impl Shard {
             pop,
             claims: Vec::new(),
             pending: 0,
+            moves: 0,
             failed: false,
             stopped: false,
+            withdrawn: false,
+            waits_in: None,
             fill_wait_ms: 0,
             conflation: None,
             conflation_made: false,
         };
         let job = self.pops.insert(job);
+        self.pop_slots.insert(slot, job);
         self.run_pop(job);
+    }
+
+    /// Nobody waits for the pop of that slot: with no claim on its way it ends now, whatever is read for it.
+    pub(crate) fn withdraw(&mut self, slot: Slot) {
+        let Some(at) = self.pop_slots.get(&slot).copied() else { return };
+        let job = &mut self.pops[at];
+        job.withdrawn = true;
+        let waited_in = job.waits_in;
+        self.run_pop(at);
+        if let Some(group) = waited_in.and_then(|group| self.queues.groups.get_mut(group)) {
+            group.pops.one_is_gone(&self.pops);
+        }
+    }
+
+    /// What is read for a job that is gone is not waited for: its cursors are free.
+    fn drop_reads(&mut self, at: Ref) {
+        for read in self.calls.take_reads(at) {
+            match read {
+                Pending::ReadClaim { group, lane, .. } | Pending::ReadNewest { group, lane, .. } => {
+                    self.free_cursor(lane, group);
+                }
+                Pending::Seed { group, epoch, lanes, .. } => {
+                    lanes.into_iter().for_each(|lane| self.free_cursor(lane, group));
+                    if !self.is_past(group, epoch) {
+                        let state = &mut self.queues.groups[group];
+                        state.seeding = state.seeding.saturating_sub(1);
+                        self.run_pops(group);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A job waits in a group until it is run again.
+    pub(crate) fn wait_in(&mut self, group: Ref, at: Ref) {
+        self.pops[at].waits_in = Some(group);
+        self.queues.groups[group].pops.push(at);
     }
 
     /// Takes a job as far as it goes: it waits for a call, waits in its group, or is answered.
     pub(crate) fn run_pop(&mut self, at: Ref) {
-        let Some(job) = self.pops.get(at) else { return };
+        let Some(job) = self.pops.get_mut(at) else { return };
+        job.waits_in = None;
+        if job.withdrawn && job.moves == 0 {
+            let reads = job.pending > 0;
+            self.finish_pop(at);
+            if reads {
+                self.drop_reads(at);
+            }
+            return;
+        }
         if job.pending > 0 {
             return;
         }
@@ -136,19 +193,23 @@ impl Shard {
     fn run_wildcard(&mut self, at: Ref, queue: Ref, group: Ref) {
         let state = &self.queues.groups[group];
         match state.state {
-            GroupState::Opening => return self.queues.groups[group].pops.push(at),
+            GroupState::Opening => return self.wait_in(group, at),
             GroupState::Unknown | GroupState::Met if !(state.registered && state.state == GroupState::Met) => {
                 let pop = &self.pops[at].pop;
-                let contact = match pop.conflation {
-                    _ if *state.name == *QUEUE_MODE => Contact::QueueMode,
-                    Some(true) => Contact::RegisterConflating(pop.start),
-                    _ => Contact::Register(pop.start),
+                let queue_mode = *state.name == *QUEUE_MODE;
+                let contact = match (pop.makes_queue, pop.conflation) {
+                    (true, _) if queue_mode => Contact::QueueMode,
+                    (true, Some(true)) => Contact::RegisterConflating(pop.start),
+                    (true, _) => Contact::Register(pop.start),
+                    (false, _) if queue_mode => Contact::Pinned,
+                    (false, Some(true)) => Contact::PinnedConflating(pop.start),
+                    (false, _) => Contact::Found(pop.start),
                 };
                 return self.open_group(at, group, contact);
             }
             GroupState::Unknown | GroupState::Met => {
-                // Registered, met by a pinned pop: only the scan is missing.
-                self.queues.groups[group].pops.push(at);
+                // Registered, or needs no registration: only the scan is missing.
+                self.wait_in(group, at);
                 return self.scan(group, PartitionId(0));
             }
             GroupState::Scanning(_) | GroupState::Resting(_) | GroupState::Open => {}
@@ -165,7 +226,7 @@ impl Shard {
         if wanted > 0 && self.pops[at].claims.is_empty() {
             let ready = self.count_ready(group, wanted);
             if ready < wanted && self.queues.groups[group].state == GroupState::Open {
-                let job = self.pops.remove(at).expect("a live job");
+                let job = self.remove_pop(at);
                 let PopJob { fill_wait_ms, conflation, conflation_made, .. } = job;
                 let verdict = PopVerdict { ready, fill_wait_ms, conflation, conflation_made, ..PopVerdict::default() };
                 return self.reply(job.slot, Verdict::Pop(verdict));
@@ -173,15 +234,14 @@ impl Shard {
         }
         self.select(at, group);
         self.scan_on(group);
-        let job = &self.pops[at];
-        let group = &mut self.queues.groups[group];
+        let (job, state) = (&self.pops[at], &self.queues.groups[group]);
         if job.pending > 0 {
             return;
         }
         // A scan that rests left something in the ring: this pop wants nothing more.
-        let unsure = matches!(group.state, GroupState::Scanning(_)) || group.seeding > 0;
+        let unsure = matches!(state.state, GroupState::Scanning(_)) || state.seeding > 0;
         if unsure && job.claims.is_empty() {
-            group.pops.push(at);
+            self.wait_in(group, at);
         } else {
             self.finish_pop(at);
         }
@@ -203,7 +263,7 @@ impl Shard {
         let name = self.pops[at].pop.group.clone();
         let group = self.queues.group_entry(queue, &name, self.now);
         match &self.queues.groups[group] {
-            state if state.state == GroupState::Opening => return self.queues.groups[group].pops.push(at),
+            state if state.state == GroupState::Opening => return self.wait_in(group, at),
             state if state.state == GroupState::Unknown || state.conflation.is_none() => {
                 return self.open_group(at, group, Contact::Pinned);
             }
@@ -229,8 +289,14 @@ impl Shard {
         lane.end >= lane.log_start && lane.cursor(group).is_none_or(|c| c.row.is_none() && !c.busy)
     }
 
-    pub(crate) fn finish_pop(&mut self, at: Ref) {
+    fn remove_pop(&mut self, at: Ref) -> PopJob {
         let job = self.pops.remove(at).expect("a live job");
+        self.pop_slots.remove(&job.slot);
+        job
+    }
+
+    pub(crate) fn finish_pop(&mut self, at: Ref) {
+        let job = self.remove_pop(at);
         let lease = job.lease.filter(|_| !job.pop.auto_ack && !job.claims.is_empty());
         let failed = job.failed && job.claims.is_empty();
         let PopJob { claims, fill_wait_ms, conflation, conflation_made, .. } = job;
@@ -250,7 +316,7 @@ impl Shard {
     // ---- opening and scanning
 
     pub(crate) fn run_pops(&mut self, group: Ref) {
-        for pop in std::mem::take(&mut self.queues.groups[group].pops) {
+        for pop in self.queues.groups[group].pops.take(&self.pops) {
             self.run_pop(pop);
         }
     }
@@ -262,10 +328,10 @@ impl Shard {
             let waiting = self.queues.groups.get(group).map_or(0, |state| state.pops.len());
             for _ in 0..waiting {
                 let Some(state) = self.queues.groups.get_mut(group) else { break };
-                if state.ring.is_empty() || state.pops.is_empty() {
+                if state.ring.is_empty() {
                     break;
                 }
-                let pop = state.pops.remove(0);
+                let Some(pop) = state.pops.take_first(&self.pops) else { break };
                 self.run_pop(pop);
             }
         }
@@ -466,7 +532,7 @@ impl Shard {
             _ => None,
         };
         match visible {
-            Some(visible) if job.batch_left > 0 && job.partitions_left > 0 => {
+            Some(visible) if job.wants() => {
                 let said = job.pop.said.of_each(&lane.key.partition);
                 end = end.min(visible).min(within_bytes(&records, start, job.bytes_left(), said));
                 let records = records.into_iter().filter(|r| r.base <= end).collect();
@@ -525,6 +591,7 @@ impl Shard {
             (to, attempt, Some(id))
         };
         job.reserve(count(given, end));
+        job.moves += 1;
         job.bytes_taken += bytes_of(&records, given, end, job.pop.said.of_each(&name));
         let cursor_move = CursorMove {
             partition,
@@ -637,10 +704,11 @@ impl Shard {
         self.pop_goes_on(at);
     }
 
-    /// One thing a pop waited for is over.
+    /// A move for a pop is over.
     pub(crate) fn pop_goes_on(&mut self, at: Ref) {
         if let Some(job) = self.pops.get_mut(at) {
             job.pending -= 1;
+            job.moves -= 1;
             self.run_pop(at);
         }
     }
@@ -649,6 +717,7 @@ impl Shard {
     pub(crate) fn unclaimed(&mut self, at: Ref, claim: &Claim) {
         let Some(job) = self.pops.get_mut(at) else { return };
         job.release(count(claim.start, claim.end));
+        job.moves -= 1;
         let said = job.pop.said.of_each(&claim.name);
         job.bytes_taken = job.bytes_taken.saturating_sub(bytes_of(&claim.records, claim.start, claim.end, said));
         if job.claims.is_empty() && job.pending == 0 {

@@ -23,6 +23,9 @@ pub enum Command {
     Spool { drafts: Vec<Draft> },
     /// One ask of one shard for what can be delivered now; never waits. Answered by [`Verdict::Pop`].
     Pop(Pop),
+    /// The pop of this slot is not waited for any longer: unless a claim for it is on its way, it is answered at once, with
+    /// what it has. Not answered itself; nothing when the pop has been answered.
+    Withdraw,
     /// Wake the slot once there may be something for this pop; see [`Effect::Wake`](crate::effect::Effect::Wake).
     /// Not answered. At once, when there is something already.
     Watch(Watch),
@@ -83,7 +86,7 @@ impl Draft {
 /// Where a pop claims from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PopFrom {
-    /// Any partitions of one queue; creates the queue, registers a named group.
+    /// Any partitions of one queue; registers a named group.
     Queue { tenant: TenantId, queue: Arc<str> },
     /// One named partition; creates nothing.
     Partition(LaneKey),
@@ -103,6 +106,8 @@ pub enum Start {
 #[derive(Clone, Debug)]
 pub struct Pop {
     pub from: PopFrom,
+    /// A queue that is not there is made: by a pop that names it, and no partition of it. Source: data plane 4.3.
+    pub makes_queue: bool,
     /// [`QUEUE_MODE`] when the request names none.
     pub group: Arc<str>,
     pub start: Start,

@@ -24,8 +24,8 @@ impl Shard {
         let (start, name) = (self.pops[at].pop.start, self.pops[at].pop.group.clone());
         let queue = self.queues.entry(key.tenant, &key.queue);
         let group = self.queues.group_entry(queue, &name, self.now);
-        match &mut self.queues.groups[group] {
-            state if state.state == GroupState::Opening => state.pops.push(at),
+        match &self.queues.groups[group] {
+            state if state.state == GroupState::Opening => self.wait_in(group, at),
             state if state.state == GroupState::Unknown || !state.registered => {
                 self.open_group(at, group, Contact::PinnedConflating(start));
             }
@@ -69,8 +69,9 @@ impl Shard {
         start: Offset,
         read: Result<(Vec<Record>, Offset), StoreError>,
     ) {
-        self.pops[at].release(1);
-        let wants = self.pops[at].wants();
+        let job = &mut self.pops[at];
+        job.release(1);
+        let wants = job.wants();
         if let (Some(lane), Some(_)) = (self.lanes.slab.get_mut(lane_ref), self.queues.groups.get(group)) {
             match read {
                 Ok((records, log_start)) => {

@@ -221,8 +221,8 @@ pub enum Call {
     FindPartitions { tenant: TenantId, ids: Vec<PartitionId> },
     /// Read a queue by name; makes nothing. `Reply::Queue`.
     FindQueue { tenant: TenantId, queue: Arc<str> },
-    /// Read a queue (creating it, except for a pinned contact), contact or register the group; a registration fixes where
-    /// its cursors begin in the partitions that are there. `Reply::Group`.
+    /// Read a queue (creating it where the contact says so), contact or register the group; a registration fixes where its
+    /// cursors begin in the partitions that are there. `Reply::Group`.
     OpenGroup { tenant: TenantId, queue: Arc<str>, group: Arc<str>, contact: Contact },
     /// Partitions of the queue that belong to shard `shard` of `shards` and hold something the group has not
     /// completed, ascending ids after `after`, at most `limit`, of at most `look` partitions that are looked at.
@@ -264,10 +264,19 @@ pub enum Contact {
     Register(Start),
     /// The same for a pop that asks for conflation, which the record then says.
     RegisterConflating(Start),
-    /// Pinned: create no queue, write no record.
+    /// A named group on a queue that was found by namespace or task: create no queue, but register.
+    Found(Start),
+    /// Pinned, or of queue mode on a queue that was found: create no queue, write no record.
     Pinned,
-    /// Pinned, and asks for conflation: create no queue, but register.
+    /// Pinned or found, and asks for conflation: create no queue, but register.
     PinnedConflating(Start),
+}
+
+impl Contact {
+    /// Whether a queue that is not there is made.
+    pub fn makes_queue(self) -> bool {
+        matches!(self, Contact::QueueMode | Contact::Register(_) | Contact::RegisterConflating(_))
+    }
 }
 
 #[derive(Debug)]
@@ -275,7 +284,7 @@ pub enum Reply {
     Lanes(Vec<Option<LaneRow>>),
     Found(Vec<Option<FoundLane>>),
     Queue(Option<QueueRow>),
-    /// `None`: no such queue (pinned contact only).
+    /// `None`: no such queue (where the contact makes none, or it was deleted at once).
     Group(Option<GroupRow>),
     /// `next`: where to go on; `None`: there are no partitions left.
     Scanned {

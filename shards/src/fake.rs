@@ -167,6 +167,7 @@ pub fn plain(call: &Call) -> Reply {
 pub fn pop(group: &str) -> Command {
     Command::Pop(Pop {
         from: PopFrom::Queue { tenant: TenantId::DEFAULT, queue: "q".into() },
+        makes_queue: true,
         group: group.into(),
         start: Start::All,
         batch: 1,

@@ -17,6 +17,7 @@ pub mod inflated;
 pub mod key;
 pub mod lease_id;
 pub mod limits;
+mod line;
 pub mod place;
 pub mod planted;
 mod seal;

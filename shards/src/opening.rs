@@ -5,6 +5,7 @@
 //! Holds: one page of a group is on its way at most. Does not claim. Source: data plane 4.4.
 
 use crate::calls::Pending;
+use crate::command::QUEUE_MODE;
 use crate::effect::{Call, Contact, GroupRow, ScanRow, StoreError};
 use crate::ids::PartitionId;
 use crate::limits::{SCAN_LOOK, SCAN_PAGE};
@@ -17,8 +18,8 @@ impl Shard {
     pub(crate) fn open_group(&mut self, at: Ref, group: Ref, contact: Contact) {
         let state = &mut self.queues.groups[group];
         state.state = GroupState::Opening;
-        state.pops.push(at);
         let (name, queue, epoch) = (state.name.clone(), state.queue, state.epoch);
+        self.wait_in(group, at);
         let (tenant, queue_name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());
         let call = Call::OpenGroup { tenant, queue: queue_name, group: name, contact };
         self.ask(call, Pending::OpenGroup { group, epoch, contact });
@@ -40,28 +41,29 @@ impl Shard {
                 self.learn_queue(queue, row.queue);
                 let state = &mut self.queues.groups[group];
                 state.id = row.group;
-                state.registered = row.registered || contact == Contact::QueueMode;
+                state.registered = row.registered || *state.name == *QUEUE_MODE;
                 state.conflation = Some(row.conflation);
                 state.state = GroupState::Met;
-                if let Some(&first) = state.pops.first().filter(|_| row.made && row.conflation) {
+                if let Some(first) = state.pops.first(&self.pops).filter(|_| row.made && row.conflation) {
                     self.pops[first].conflation_made = true;
                 }
-                if matches!(contact, Contact::Pinned | Contact::PinnedConflating(_)) {
-                    self.run_pops(group);
-                } else {
-                    self.scan(group, PartitionId(0));
-                }
+                // The first one that is not pinned begins the scan.
+                self.run_pops(group);
             }
             Ok(None) => {
                 state.state = GroupState::Unknown;
-                for pop in std::mem::take(&mut state.pops) {
-                    self.finish_pop(pop);
+                for pop in state.pops.take(&self.pops) {
+                    // One that makes its queue asks for that, if it waited for the answer to one that does not.
+                    match self.pops[pop].pop.makes_queue && !contact.makes_queue() {
+                        true => self.run_pop(pop),
+                        false => self.finish_pop(pop),
+                    }
                 }
                 self.forget_empty_queue(queue);
             }
             Err(_) => {
                 state.state = GroupState::Unknown;
-                for pop in std::mem::take(&mut state.pops) {
+                for pop in state.pops.take(&self.pops) {
                     self.pops[pop].failed = true;
                     self.finish_pop(pop);
                 }
@@ -97,7 +99,7 @@ impl Shard {
             Err(_) => {
                 state.state = GroupState::Unknown;
                 state.again = None;
-                for pop in std::mem::take(&mut state.pops) {
+                for pop in state.pops.take(&self.pops) {
                     self.pops[pop].failed = true;
                     self.finish_pop(pop);
                 }

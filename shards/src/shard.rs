@@ -58,6 +58,8 @@ pub struct Shard {
     pub(crate) severed: CallId,
     pub(crate) pushes: Slab<PushJob>,
     pub(crate) pops: Slab<PopJob>,
+    /// The same by who waits for it.
+    pub(crate) pop_slots: HashMap<Slot, Ref>,
     pub(crate) acks: Slab<AckJob>,
     pub(crate) prepares: Slab<PrepareJob>,
     pub(crate) heards: Slab<HeardJob>,
@@ -118,6 +120,7 @@ impl Shard {
             severed: CallId(0),
             pushes: Slab::default(),
             pops: Slab::default(),
+            pop_slots: HashMap::new(),
             acks: Slab::default(),
             prepares: Slab::default(),
             heards: Slab::default(),
@@ -199,6 +202,7 @@ impl Shard {
             Command::Push { drafts } => self.push(slot, drafts),
             Command::Spool { drafts } => self.push_to_spool(slot, drafts),
             Command::Pop(pop) => self.pop(slot, pop),
+            Command::Withdraw => self.withdraw(slot),
             Command::Watch(watch) => self.watch(slot, watch),
             Command::Unwatch => self.unwatch(slot),
             Command::Ack { sets } => self.ack(slot, sets),
@@ -442,7 +446,7 @@ impl Shard {
         state.seeding = 0;
         state.registered = false;
         state.conflation = None;
-        for pop in std::mem::take(&mut state.pops) {
+        for pop in state.pops.take(&self.pops) {
             self.run_pop(pop);
         }
         for _ in 0..self.queues.groups[group].waiters.len() {

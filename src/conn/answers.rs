@@ -1,62 +1,56 @@
 //! The bytes of answers that a shard holds: clients that take theirs slowly get less, not the broker's memory.
 //!
-//!     ask > `most` > the answer > `keep` > written, or its client gone > given back
+//!     ask > granted > the answer > `keep` > written, or its client gone > given back
 //!
-//! Holds: what is kept, and what everybody who asks now may still get, is at most [`ANSWERS_BYTES`] and
-//! [`ANSWER_BYTES_MIN`] for each of them. Does not wait: an answer with fewer messages is an answer.
+//! Holds: what is granted and what is kept is at most [`ANSWERS_BYTES`], and beyond that [`ANSWER_BYTES_MIN`] for each who was
+//! granted no more, and what one message is larger than its grant. Does not wait: an answer with fewer messages is an answer.
 
-use crate::limits::{ANSWER_BYTES_MIN, ANSWERS_BYTES};
+use crate::limits::{ANSWER_BYTES_MIN, ANSWER_SHARE, ANSWERS_BYTES};
 use std::cell::Cell;
 use std::rc::Rc;
 
 /// Of one shard.
 #[derive(Debug, Default)]
 pub struct Answers {
-    kept: Cell<u64>,
-    asking: Cell<u64>,
+    /// Granted to those that ask, and kept by answers.
+    held: Cell<u64>,
 }
 
 /// One that asks, then the answer it got.
 #[derive(Debug)]
 pub struct Hold {
     answers: Rc<Answers>,
-    /// `None`: still asking.
-    kept: Option<u64>,
+    bytes: u64,
 }
 
 impl Answers {
-    pub fn ask(self: &Rc<Self>) -> Hold {
-        self.asking.set(self.asking.get() + 1);
-        Hold { answers: self.clone(), kept: None }
+    /// Bytes for an answer, of the `most` that it wants: a part of what nobody has been granted yet.
+    pub fn ask(self: &Rc<Self>, most: u64) -> Hold {
+        let free = ANSWERS_BYTES.saturating_sub(self.held.get());
+        self.hold((free / ANSWER_SHARE).max(ANSWER_BYTES_MIN).min(most))
+    }
+
+    fn hold(self: &Rc<Self>, bytes: u64) -> Hold {
+        self.held.set(self.held.get() + bytes);
+        Hold { answers: self.clone(), bytes }
     }
 }
 
 impl Hold {
-    /// Bytes that the answer may have, of the `most` that it wants.
-    pub fn most(&self, most: u64) -> u64 {
-        let free = ANSWERS_BYTES.saturating_sub(self.answers.kept.get());
-        (free / self.answers.asking.get().max(1)).clamp(ANSWER_BYTES_MIN, ANSWERS_BYTES).min(most)
+    /// Bytes that the answer may have.
+    pub fn granted(&self) -> u64 {
+        self.bytes
     }
 
     /// The answer is there, and has so many bytes.
-    pub fn keep(mut self, bytes: usize) -> Hold {
-        self.release();
-        self.kept = Some(bytes as u64);
-        self.answers.kept.set(self.answers.kept.get() + bytes as u64);
-        self
-    }
-
-    fn release(&mut self) {
-        match self.kept.take() {
-            Some(bytes) => self.answers.kept.set(self.answers.kept.get() - bytes),
-            None => self.answers.asking.set(self.answers.asking.get() - 1),
-        }
+    pub fn keep(self, bytes: usize) -> Hold {
+        self.answers.hold(bytes as u64)
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.release();
+        self.answers.held.set(self.answers.held.get() - self.bytes);
     }
 }
 
@@ -64,30 +58,48 @@ impl Drop for Hold {
 mod tests {
     use super::*;
 
-    const MOST: u64 = 16 << 20;
+    const MOST: u64 = ANSWERS_BYTES / ANSWER_SHARE;
 
     #[test]
-    fn few_get_all_they_want() {
+    fn one_gets_all_it_wants_and_a_few_get_much() {
         let answers = Rc::new(Answers::default());
-        let asks: Vec<Hold> = (0..16).map(|_| answers.ask()).collect();
-        assert!(asks.iter().all(|ask| ask.most(MOST) == MOST));
-        assert_eq!(asks[0].most(1), 1);
+        assert_eq!(answers.ask(MOST).granted(), MOST);
+        assert_eq!(answers.ask(1).granted(), 1);
+        let asks: Vec<Hold> = (0..16).map(|_| answers.ask(MOST)).collect();
+        assert!(asks.iter().all(|ask| MOST / 3 <= ask.granted()), "{:?}", asks.last());
     }
 
-    /// Consumers that come back all at once, and take nothing of what they asked for.
+    /// Consumers that come back all at once, each of which asks and takes its answer before the next one asks, or all ask first;
+    /// and take nothing of what they asked for.
     #[test]
     fn any_number_of_answers_that_nobody_takes_stays_within_the_bound() {
-        let answers = Rc::new(Answers::default());
-        let mut kept = Vec::new();
-        for _ in 0..20 {
-            let asks: Vec<Hold> = (0..500).map(|_| answers.ask()).collect();
-            let most: Vec<u64> = asks.iter().map(|ask| ask.most(MOST)).collect();
-            kept.extend(asks.into_iter().zip(most).map(|(ask, most)| ask.keep(most as usize)));
-            let bound = ANSWERS_BYTES + kept.len() as u64 * ANSWER_BYTES_MIN;
-            assert!(answers.kept.get() <= bound, "{} of {bound}", answers.kept.get());
+        for together in [1, 16, 500] {
+            let answers = Rc::new(Answers::default());
+            let mut kept = Vec::new();
+            while kept.len() < 10_000 {
+                let asks: Vec<Hold> = (0..together).map(|_| answers.ask(MOST)).collect();
+                let bound = ANSWERS_BYTES + (kept.len() + asks.len()) as u64 * ANSWER_BYTES_MIN;
+                assert!(answers.held.get() <= bound, "{} of {bound}", answers.held.get());
+                kept.extend(asks.into_iter().map(|ask| {
+                    let bytes = ask.granted() as usize;
+                    ask.keep(bytes)
+                }));
+                assert!(answers.held.get() <= bound, "{} of {bound}", answers.held.get());
+            }
+            drop(kept);
+            assert_eq!(answers.held.get(), 0, "all is given back");
         }
-        drop(kept);
-        assert_eq!((answers.kept.get(), answers.asking.get()), (0, 0), "all is given back");
-        assert_eq!(answers.ask().most(MOST), MOST);
+    }
+
+    #[test]
+    fn what_an_answer_has_is_counted_not_what_it_was_granted() {
+        let answers = Rc::new(Answers::default());
+        let small: Vec<Hold> = (0..1000).map(|_| answers.ask(MOST).keep(100)).collect();
+        assert_eq!(answers.held.get(), 100_000);
+        assert!(MOST - 100_000 < answers.ask(MOST).granted());
+        let large = answers.ask(MOST).keep(MOST as usize * 2);
+        assert_eq!(answers.held.get(), 100_000 + MOST * 2, "one message may be larger");
+        drop((small, large));
+        assert_eq!(answers.held.get(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of bodies a shard may hold at once.
+//! The bytes of bodies that a shard may hold at once, and of answers on their way.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 /// A shard's budget. Whoever may not take more waits, and with it the socket: back-pressure is TCP's. One body at a
-/// time may go beyond the budget: bodies that are all half read would otherwise block each other for ever.
+/// time may go beyond the budget: bodies that are all half read would otherwise block each other for ever. An answer is there
+/// already and waits for nothing: bodies wait for it.
 pub(crate) struct Budget {
     total: usize,
     used: Cell<usize>,
@@ -30,6 +31,12 @@ impl Budget {
 
     pub(crate) fn share(self: &Rc<Self>) -> Share {
         Share { budget: self.clone(), taken: 0, overdraws: false }
+    }
+
+    /// Room of what is there, until it is dropped; whether there is room or not.
+    pub(crate) fn take(self: &Rc<Self>, bytes: usize) -> Share {
+        self.used.set(self.used.get() + bytes);
+        Share { budget: self.clone(), taken: bytes, overdraws: false }
     }
 }
 
@@ -96,6 +103,30 @@ mod tests {
             drop(second);
             yield_now().await;
             assert_eq!(*order.borrow(), ["second", "first"]);
+            assert_eq!((budget.used.get(), budget.overdrawn.get()), (0, false));
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn bodies_wait_for_answers_that_nobody_takes_and_one_goes_beyond() {
+        run(Choice::Epoll, async {
+            let budget = Budget::new(100);
+            let answer = budget.take(150);
+            let (mut first, mut second) = (budget.share(), budget.share());
+            first.raise(10).await;
+            let read = Rc::new(Cell::new(false));
+            let log = read.clone();
+            spawn(async move {
+                second.raise(10).await;
+                log.set(true);
+            });
+            yield_now().await;
+            assert!(!read.get());
+            drop(answer);
+            yield_now().await;
+            assert!(read.get(), "there is room, whoever is beyond");
+            drop(first);
             assert_eq!((budget.used.get(), budget.overdrawn.get()), (0, false));
         })
         .unwrap();

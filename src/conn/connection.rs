@@ -15,8 +15,9 @@ use crate::http::head::{self, BodyLength, Head, HeadScan};
 use crate::http::refusals::Refusal;
 use crate::http::{Method, Request, Response};
 use crate::limits::{
-    ANSWER_COPY_BYTES_MAX, BODY_FREE_BYTES, BODY_PROGRESS_BYTES, BODY_READ_BYTES, DELIVERY_CHECK, DISCARD_BYTES_MAX,
-    KEEP_BYTES, LINGER_BYTES_MAX, LINGER_CLOSING_TIMEOUT, READ_AHEAD_BYTES_MAX, READ_BYTES, REQUESTS_PER_TURN,
+    ANSWER_COPY_BYTES_MAX, ANSWER_FREE_BYTES, BODY_FREE_BYTES, BODY_PROGRESS_BYTES, BODY_READ_BYTES, DELIVERY_CHECK,
+    DISCARD_BYTES_MAX, KEEP_BYTES, LINGER_BYTES_MAX, LINGER_CLOSING_TIMEOUT, READ_AHEAD_BYTES_MAX, READ_BYTES,
+    REQUESTS_PER_TURN,
 };
 use crate::rt::{Delivery, Reader, Stream, Writer, sleep, yield_now};
 use bytes::Bytes;
@@ -434,6 +435,9 @@ impl<S: Service> Connection<S> {
     async fn write_answer(&mut self, response: Response, style: Style) -> io::Result<Next> {
         write_head(&mut self.out, &response, style, &self.shared.date());
         let body = if style.head_only || is_bodiless(response.status) { Vec::new() } else { response.body };
+        // Those of pops and fetches were granted their bytes.
+        let counts = response.hold.is_none() && body.len() > ANSWER_FREE_BYTES;
+        let _room = counts.then(|| self.shared.budget.take(body.len()));
         if body.len() <= ANSWER_COPY_BYTES_MAX {
             self.out.extend_from_slice(&body);
             drop(body);

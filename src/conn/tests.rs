@@ -621,6 +621,27 @@ fn bodies_beyond_the_budget_wait_for_their_turn() {
     });
 }
 
+/// Answers of twenty times the budget that nobody reads: large bodies come one at a time, small ones as ever.
+#[test]
+fn answers_that_nobody_takes_stop_no_request() {
+    let limits = Limits { body_budget_bytes: 5 << 20, body_bytes: 2 << 20, ..Limits::default() };
+    served(limits, |server| {
+        let mut slow: Vec<Client> = (0..2).map(|_| server.client()).collect();
+        for client in &mut slow {
+            client.get("/big/50000000");
+        }
+        server.until("both were handled", |seen| seen.handled.lock().unwrap().len() == 2);
+        let body = "x".repeat(2 << 20);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let (body, mut client) = (&body, server.client());
+                scope.spawn(move || client.send(post("/b", body)).expect(200, "POST /b 2097152"));
+            }
+        });
+        server.client().get("/a").expect(200, "GET /a 0");
+    });
+}
+
 /// The task of a connection without its handler; with buffers of 4 KiB for input and output an idle one is small.
 #[test]
 fn an_idle_connection_is_small() {

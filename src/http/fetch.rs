@@ -44,8 +44,8 @@ pub async fn fetch(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let start = Instant::now();
     let mut pause = LOOK_PAUSE;
     loop {
-        let hold = core.answers.ask();
-        let bytes = hold.most(asked.bytes as u64) as i64;
+        let hold = core.answers.ask(asked.bytes as u64);
+        let bytes = hold.granted() as i64;
         let args = json!({"entries": asked.entries, "bytes": bytes});
         let reply = match value(call(core, request, StateFn::Fetch, args).await, "fetch") {
             Ok(reply) => reply,

@@ -22,6 +22,7 @@ pub mod refusals;
 pub mod reply;
 pub mod resources;
 pub mod routes;
+mod scrape;
 pub mod status;
 #[doc(hidden)]
 pub mod targets;

@@ -20,12 +20,12 @@ use super::{Request, Response};
 use crate::conn::Hold;
 use crate::core_thread::{Core, WatchGuard};
 use crate::limits::NAME_BYTES_MAX;
-use crate::rt;
 use crate::state::{StateCall, StateFn};
+use crate::telemetry::metrics::ParkGuard;
 use crate::wire::POP_TYPE;
 use futures_util::future::{Either, pending, select, select_all};
 use matched::{Names, matched_queues};
-use queen_shards::command::{Claim, Command, Pop, PopFrom, QUEUE_MODE, Start, Verdict, Watch};
+use queen_shards::command::{Claim, Pop, PopFrom, QUEUE_MODE, Start, Verdict, Watch};
 use queen_shards::effect::StoreError;
 use queen_shards::ids::{GroupId, LeaseId, Micros, PartitionId, TenantId};
 use queen_shards::lease_id::LeaseSeed;
@@ -50,7 +50,8 @@ const CONFLATING_PARTITIONS_MAX: u32 = 64;
 /// messages, and small beside what a broker has. One message is delivered however large it is.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// After its deadline a pop that waits still takes what a shard is about to claim for it, for so long; clients leave 5 s
-/// after it. What is claimed later is given back. Source: data plane 4.5.
+/// after it. Then it is withdrawn: what is claimed later is given back, and one with autoAck waits for a claim that is on its
+/// way. Source: data plane 4.5.
 const LATE_MAX: u64 = 1_000_000;
 /// A parked pop asks again after this even without a wake; a discovery pop sooner, because queues come that it does not
 /// watch. The periodic re-check of data plane 4.5 is the engine's: each second, in memory, for all watches of a shard.
@@ -286,110 +287,193 @@ fn empty_refusal(status: u16, text: &str) -> Response {
 
 /// Asks, waits and asks again until there is something to deliver or nothing more to wait for.
 async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response {
-    let arrived = core.now();
-    let deadline = arrived.plus(asking.wait_ms.unwrap_or(0).saturating_mul(1000));
-    let seed = core.lease_seed();
-    let metrics = core.metrics.shard(core.shard());
-    match asking.from {
-        Source::One(PopFrom::Partition(_)) => metrics.pop_targeted(),
-        _ => metrics.pop_wildcard(),
-    }
-    let mut filling: Option<Filling> = None;
-    let mut claim_any = !asking.fills;
-    let (mut names, mut woken_by, mut empty_wakes, mut rested) = (Names::Usual, None, 0, false);
-    // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
-    let mut guards: Vec<WatchGuard>;
-    let mut parked = None;
-    // Until a group was met, what the request says stands.
-    let mut policy = Policy { conflation: asking.conflation == Some(true), conflict: false };
+    let mut call = Call::new(core, request, asking);
     loop {
         if core.pop_maintenance() {
             return paused(asking);
         }
-        // What other brokers answered before this pop came is known to the shards that are asked now.
-        let heard = core.has_heard(arrived);
-        let (sources, named_at) = match sources(core, asking, names).await {
-            Ok(sources) => sources,
-            Err(StoreError::Unavailable(_)) => return Response::json(500, error_body("pool")),
-            Err(_) => return Response::json(500, error_body("pop failed")),
+        let found = match call.ask().await {
+            Ok(found) => found,
+            Err(response) => return response,
         };
-        // And queues that were made before it are among those that are asked.
-        let seen = heard && arrived <= named_at;
-        // What is acked by being claimed cannot be given back.
-        let until = (asking.wait_ms.is_some() && !asking.auto_ack).then(|| deadline.plus(LATE_MAX));
-        let mut taken = Taken::nothing(core, asking, woken_by, until);
-        let seed = LeaseSeed { wide: sources.len() > 1, ..seed };
-        taken.ask_all(asking, &sources, seed, if claim_any { 0 } else { asking.batch }).await;
-        policy = taken.policy(asking).unwrap_or(policy);
+        let ended = if 0 < found.ready && !call.claim_any {
+            call.fill(&found).await
+        } else {
+            (call.claim_any, call.filling) = (!asking.fills, None);
+            if call.deadline <= core.now() { call.conclude(&found).await } else { call.wait(found).await }
+        };
+        if let Some(response) = ended {
+            return response;
+        }
+    }
+}
+
+/// A pop that is served: what it knows from one round of asks to the next.
+struct Call<'a> {
+    core: &'a Rc<Core>,
+    request: &'a Request,
+    asking: &'a Asking,
+    arrived: Micros,
+    deadline: Micros,
+    /// When it is answered whatever is still done for it.
+    until: Option<Micros>,
+    seed: LeaseSeed,
+    filling: Option<Filling>,
+    claim_any: bool,
+    names: Names,
+    /// The shard whose wake led to this round is asked first.
+    woken_by: Option<usize>,
+    empty_wakes: u32,
+    rested: bool,
+    /// Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
+    guards: Vec<WatchGuard>,
+    parked: Option<ParkGuard>,
+    /// Until a group was met, what the request says stands.
+    policy: Policy,
+}
+
+/// What a round of asks found that had nothing to deliver. It holds nothing: a pop may wait with it.
+struct Found {
+    sources: Vec<PopFrom>,
+    /// What other brokers had answered when the pop came was known.
+    heard: bool,
+    /// And queues that were made before it came were among those that were asked.
+    seen: bool,
+    /// Messages that are there, fewer than the batch, and how long the batch may be held to fill.
+    ready: u32,
+    fill_wait_ms: u32,
+}
+
+impl<'a> Call<'a> {
+    fn new(core: &'a Rc<Core>, request: &'a Request, asking: &'a Asking) -> Call<'a> {
+        let metrics = core.metrics.shard(core.shard());
+        match asking.from {
+            Source::One(PopFrom::Partition(_)) => metrics.pop_targeted(),
+            _ => metrics.pop_wildcard(),
+        }
+        let arrived = core.now();
+        let deadline = arrived.plus(asking.wait_ms.unwrap_or(0).saturating_mul(1000));
+        Call {
+            core,
+            request,
+            asking,
+            arrived,
+            deadline,
+            until: asking.wait_ms.map(|_| deadline.plus(LATE_MAX)),
+            seed: core.lease_seed(),
+            filling: None,
+            claim_any: !asking.fills,
+            names: Names::Usual,
+            woken_by: None,
+            empty_wakes: 0,
+            rested: false,
+            guards: Vec::new(),
+            parked: None,
+            policy: Policy { conflation: asking.conflation == Some(true), conflict: false },
+        }
+    }
+
+    /// The answer that delivers nothing.
+    fn nothing(&self) -> Response {
+        nothing(self.core, self.asking, self.policy)
+    }
+
+    /// One round of asks. `Err`: the answer.
+    async fn ask(&mut self) -> Result<Found, Response> {
+        let (core, asking) = (self.core, self.asking);
+        // What other brokers answered before this pop came is known to the shards that are asked now.
+        let heard = core.has_heard(self.arrived);
+        let (sources, named_at) = match core.by(self.until, sources(core, asking, self.names)).await {
+            Some(Ok(sources)) => sources,
+            Some(Err(StoreError::Unavailable(_))) => return Err(Response::json(500, error_body("pool"))),
+            Some(Err(_)) => return Err(Response::json(500, error_body("pop failed"))),
+            None => return Err(self.nothing()),
+        };
+        let seen = heard && self.arrived <= named_at;
+        let mut taken = Taken::nothing(core, asking, self.woken_by, self.until);
+        let seed = LeaseSeed { wide: sources.len() > 1, ..self.seed };
+        taken.ask_all(asking, &sources, seed, if self.claim_any { 0 } else { asking.batch }).await;
+        self.policy = taken.policy(asking).unwrap_or(self.policy);
         if !taken.claims.is_empty() {
+            let metrics = core.metrics.shard(core.shard());
             let messages = taken.claims.iter().map(|c| (c.end.0 - c.start.0 + 1) as u64).sum();
             metrics.pop(messages);
             if asking.auto_ack {
                 metrics.auto_acked(messages);
             }
-            if let Some(filling) = filling {
+            if let Some(filling) = self.filling {
                 metrics.fill_wait(core.now().since(filling.since));
             }
-            return taken.answer(asking, policy);
+            return Err(taken.answer(asking, self.policy));
         }
         if taken.late {
-            return nothing(core, asking, policy);
+            return Err(self.nothing());
         }
         if taken.failed {
             let why = if core.store_is_up() { "pop failed" } else { "pool" };
-            return Response::json(500, error_body(why));
+            return Err(Response::json(500, error_body(why)));
         }
-        let now = core.now();
-        if 0 < taken.ready && !claim_any {
-            // Something is there, less than the batch: hold it until it fills or its time is over.
-            let until = now.plus(taken.fill_wait_ms as u64 * 1000).min(deadline);
-            let until = filling.get_or_insert(Filling { since: now, until }).until;
-            claim_any = until <= now || asking.full(policy.conflation) <= taken.ready;
-            if !claim_any {
-                let pause = until.min(now.plus(FILL_RECOUNT));
-                if park(core, request, &mut [], pause).await == Parked::Ended {
-                    return nothing(core, asking, policy);
-                }
-            }
-            continue;
+        Ok(Found { sources, heard, seen, ready: taken.ready, fill_wait_ms: taken.fill_wait_ms })
+    }
+
+    /// Something is there, less than the batch: holds it until it fills or its time is over.
+    async fn fill(&mut self, found: &Found) -> Option<Response> {
+        let now = self.core.now();
+        let until = now.plus(found.fill_wait_ms as u64 * 1000).min(self.deadline);
+        let until = self.filling.get_or_insert(Filling { since: now, until }).until;
+        self.claim_any = until <= now || self.asking.full(self.policy.conflation) <= found.ready;
+        if self.claim_any {
+            return None;
         }
-        (claim_any, filling) = (!asking.fills, None);
-        if deadline <= now {
-            if seen {
-                return nothing(core, asking, policy);
-            }
-            if !heard && !core.hear().await {
-                return Response::json(500, error_body("pool"));
-            }
-            (names, woken_by) = (Names::Since(arrived), None);
-            continue;
+        let pause = until.min(now.plus(FILL_RECOUNT));
+        let ended = park(self.core, self.request, &mut [], pause).await == Parked::Ended;
+        ended.then(|| self.nothing())
+    }
+
+    /// The deadline is there: it is answered empty, once it has asked knowing all that others had answered when it came.
+    async fn conclude(&mut self, found: &Found) -> Option<Response> {
+        if found.seen {
+            return Some(self.nothing());
         }
-        let resting = EMPTY_WAKES < empty_wakes && !rested;
+        if !found.heard {
+            match self.core.by(self.until, self.core.hear()).await {
+                Some(true) => {}
+                Some(false) => return Some(Response::json(500, error_body("pool"))),
+                None => return Some(self.nothing()),
+            }
+        }
+        (self.names, self.woken_by) = (Names::Since(self.arrived), None);
+        None
+    }
+
+    /// Parks until there may be something, or it is time to look or to end.
+    async fn wait(&mut self, found: Found) -> Option<Response> {
+        let (core, asking, now) = (self.core, self.asking, self.core.now());
+        let resting = EMPTY_WAKES < self.empty_wakes && !self.rested;
         let (watching, recheck) = if resting {
-            (Vec::new(), (1000u64 << (empty_wakes - EMPTY_WAKES).min(6)).min(EMPTY_WAKE_PAUSE_MAX))
+            let pause = 1000u64 << (self.empty_wakes - EMPTY_WAKES).min(6);
+            (Vec::new(), pause.min(EMPTY_WAKE_PAUSE_MAX))
         } else {
             // Watched after an ask that found nothing: a shard that has something by now wakes at once.
             let recheck = if matches!(asking.from, Source::One(_)) { RECHECK } else { RECHECK_DISCOVERY };
-            (watches(core, asking, sources), recheck)
+            (watches(core, asking, found.sources), recheck)
         };
-        guards = watching;
-        parked.get_or_insert_with(|| core.metrics.park(core.shard(), asking.queue_name()));
-        let until = deadline.min(now.plus(recheck));
-        let came = park(core, request, &mut guards, until).await;
-        (names, woken_by, rested) = (Names::Usual, None, resting);
+        self.guards = watching;
+        self.parked.get_or_insert_with(|| core.metrics.park(core.shard(), asking.queue_name()));
+        let until = self.deadline.min(now.plus(recheck));
+        let came = park(core, self.request, &mut self.guards, until).await;
+        (self.names, self.woken_by, self.rested) = (Names::Usual, None, resting);
         match came {
-            Parked::Ended => return nothing(core, asking, policy),
+            Parked::Ended => return Some(self.nothing()),
             Parked::Woken(shard) => {
-                (names, woken_by) = (Names::Woken, Some(shard));
-                empty_wakes += 1;
+                (self.names, self.woken_by) = (Names::Woken, Some(shard));
+                self.empty_wakes += 1;
             }
             Parked::Timer if resting => {}
             // A whole period without a wake.
-            Parked::Timer => empty_wakes = 0,
+            Parked::Timer => self.empty_wakes = 0,
         }
-        if seen && deadline <= core.now() {
-            return nothing(core, asking, policy);
-        }
+        (found.seen && self.deadline <= core.now()).then(|| self.nothing())
     }
 }
 
@@ -498,7 +582,7 @@ impl Said {
 
 impl<'a> Taken<'a> {
     fn nothing(core: &'a Rc<Core>, asking: &Asking, woken_by: Option<usize>, until: Option<Micros>) -> Taken<'a> {
-        let hold = core.answers.ask();
+        let hold = core.answers.ask(ANSWER_BYTES_MAX);
         Taken {
             core,
             woken_by,
@@ -507,7 +591,7 @@ impl<'a> Taken<'a> {
             batch: asking.batch,
             partitions: asking.partitions,
             conflating_partitions: asking.conflating_partitions,
-            bytes: hold.most(ANSWER_BYTES_MAX),
+            bytes: hold.granted(),
             hold: Some(hold),
             gave: Said::default(),
             asked: Said::default(),
@@ -544,6 +628,7 @@ impl<'a> Taken<'a> {
                 let last = s + 1 == sources.len() && o + 1 == owners.len();
                 let pop = Pop {
                     from: from.clone(),
+                    makes_queue: matches!(asking.from, Source::One(PopFrom::Queue { .. })),
                     group: asking.group.clone(),
                     start: asking.start,
                     batch: self.batch,
@@ -559,15 +644,11 @@ impl<'a> Taken<'a> {
                     more: self.partitions.max(self.conflating_partitions) > 1 && !last,
                     at_least: if self.claims.is_empty() { at_least } else { 0 },
                 };
-                let asked = self.core.ask(*shard, Command::Pop(pop));
-                let answered = match self.until {
-                    Some(until) => rt::timeout(Duration::from_micros(until.since(self.core.now())), asked).await,
-                    None => Some(asked.await),
-                };
-                let Some(verdict) = answered else {
+                let Some(verdict) = self.core.pop(*shard, pop, self.until).await else {
                     self.late = true;
                     return;
                 };
+                self.late = self.until.is_some_and(|until| until <= self.core.now());
                 match verdict {
                     Verdict::Pop(verdict) => {
                         let made = verdict.conflation_made;
@@ -579,10 +660,14 @@ impl<'a> Taken<'a> {
                             let (tenant, args) = (asking.tenant, serde_json::json!({ "queue": &**queue }));
                             // Without an answer they find out when they next read the queue.
                             let told = self.core.state(StateCall { function: StateFn::TouchQueue, tenant, args });
-                            let _ = futures_util::future::join(told, self.core.queue_changed(tenant, queue)).await;
+                            let told = futures_util::future::join(told, self.core.queue_changed(tenant, queue));
+                            self.core.by(self.until, told).await;
                         }
                     }
                     _ => self.failed = true,
+                }
+                if self.late {
+                    return;
                 }
             }
         }

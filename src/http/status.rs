@@ -5,17 +5,18 @@
 use super::refusals::Refusal;
 use super::resources::{PARTITIONS_LISTED_MAX, page};
 use super::routes::Params;
+use super::scrape::{Look, Scraped};
 use super::{Request, Response, reply};
+use crate::bell::Bell;
 use crate::core_thread::Core;
-use crate::reads::Reads;
 use crate::rt;
 use crate::state::{StateCall, StateFn};
 use crate::telemetry::metrics::{Metrics, resident_bytes};
 use crate::telemetry::prometheus;
-use queen_shards::effect::StoreError;
-use queen_shards::ids::{Micros, TenantId};
+use queen_shards::ids::TenantId;
 use serde_json::{Value, json};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Default and cap of `limit` on the page of queues.
@@ -25,8 +26,6 @@ const QUEUES_LISTED_MAX: i64 = 1000;
 const QUEUES_NAMED_MAX: u32 = 1000;
 /// How long a scrape waits for the database: scrapers give up after 10 s, and what memory knows must not be lost.
 const SCRAPE_WAIT: Duration = Duration::from_secs(2);
-/// What the database said to a scrape is said to others of this shard for so long: the page needs no token.
-const SCRAPE_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// `GET /api/v1/status`
 pub async fn status(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
@@ -111,7 +110,7 @@ fn metrics_json(metrics: &Metrics) -> String {
 /// `GET /metrics/prometheus`: what memory knows always, what the database knows when it answers in time.
 pub async fn prometheus(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
     let cluster = match core.store_is_up() {
-        true => rt::timeout(SCRAPE_WAIT, of_the_database(core)).await.flatten(),
+        true => of_the_database(core).await,
         false => None,
     };
     Response {
@@ -123,24 +122,28 @@ pub async fn prometheus(core: &Rc<Core>, _: &Request, _: &Params) -> Response {
     }
 }
 
-thread_local! {
-    static SCRAPED: Reads<(), Rc<Value>> = Reads::new(1);
-}
+static SCRAPED: Scraped<Value> = Scraped::new();
 
-/// What the database knows for a scrape: read by one at a time, however many scrape, because it counts all dead letters.
-async fn of_the_database(core: &Rc<Core>) -> Option<Rc<Value>> {
-    let read = || {
-        let core = core.clone();
-        async move {
-            let args = json!({"limit": QUEUES_NAMED_MAX});
-            let call = StateCall { function: StateFn::ClusterMetrics, tenant: TenantId::DEFAULT, args };
-            let text = core.state(call).await?.unwrap_or_default();
-            serde_json::from_str(&text).map(Rc::new).map_err(|error| StoreError::Refused(error.to_string()))
-        }
+/// What the database knows for a scrape.
+async fn of_the_database(core: &Rc<Core>) -> Option<Arc<Value>> {
+    let reading = match SCRAPED.look(core.now()) {
+        Look::Say(said) => return said,
+        Look::Read(reading) => reading,
     };
-    let since = Micros(core.now().0.saturating_sub(SCRAPE_AGE_MAX.as_micros() as u64));
-    let reads = SCRAPED.with(Reads::clone);
-    reads.get((), since, false, || core.now(), read).await.ok().map(|(answer, _)| answer)
+    // It goes on without who began it: the next scrape is told what it brings.
+    let answered = Rc::new(Bell::default());
+    let (answer, reader) = (answered.clone(), core.clone());
+    rt::spawn(async move {
+        let args = json!({"limit": QUEUES_NAMED_MAX});
+        let call = StateCall { function: StateFn::ClusterMetrics, tenant: TenantId::DEFAULT, args };
+        let text = reader.state(call).await.ok().flatten().unwrap_or_default();
+        if let Ok(read) = serde_json::from_str(&text) {
+            reading.read(read);
+        }
+        answered.ring();
+    });
+    rt::timeout(SCRAPE_WAIT, answer.wait()).await;
+    SCRAPED.older(core.now())
 }
 
 #[cfg(test)]

@@ -140,6 +140,7 @@ async fn open_group(on: &On<'_>, ask: &Call) -> Result<Reply, StoreError> {
         Contact::Pinned => (2, Start::All),
         Contact::RegisterConflating(start) => (3, *start),
         Contact::PinnedConflating(start) => (4, *start),
+        Contact::Found(start) => (5, *start),
     };
     let (mode, start_at) = mode_of(start);
     let rows = on

@@ -1,6 +1,6 @@
 //! The pop routes beyond the invariants: shapes, statuses, discovery, long poll, window, minPopWaitTime. Data plane 4.
 
-use crate::harness::{encode, eventually, two_shards, unique};
+use crate::harness::{Setup, at_once, encode, eventually, two_shards, unique};
 use crate::push::is_v7;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -113,6 +113,50 @@ fn discovery_needs_a_filter_and_honours_both() {
 }
 
 /// Names that other pops have read a moment ago are not the last word. Source: data plane 3.4.5.
+/// Parked ones that are woken by the deletion, and one that comes at once behind it, when names that are a moment old still
+/// list the queue. Source: data plane 4.3.
+#[test]
+fn discovery_pops_make_no_deleted_queue_again() {
+    let b = Setup::clean().env("QUEEN_SHARDS", "2").start();
+    let ns = unique("ns");
+    let q = format!("{ns}.gone");
+    for group in ["", "&consumerGroup=g", "&consumerGroup=c&conflation=true"] {
+        b.push_keys(&q, "p", &["k"]);
+        let ask = format!("/api/v1/pop?namespace={ns}{group}");
+        b.pop_path(&format!("{ask}&subscriptionMode=all"));
+        let polls = at_once(3, |i| {
+            if i < 2 {
+                return b.get(&format!("{ask}&wait=true&timeout=4000")).status;
+            }
+            eventually("two parked polls", || (b.parked("") == 2).then_some(()));
+            let deleted = b.send("DELETE", &format!("/api/v1/resources/queues/{q}"), None);
+            assert_eq!(deleted.json()["deleted"], true, "{}", deleted.text());
+            b.get(&ask).status
+        });
+        assert!(polls.iter().all(|status| [200, 204].contains(status)), "{polls:?}");
+        assert_eq!(b.get(&ask).status, if group.contains("conflation") { 200 } else { 204 });
+        let listed = b.get("/api/v1/resources/queues").text();
+        assert!(!listed.contains(&q), "{group}: {listed}");
+    }
+}
+
+/// The first pop of a group that finds the queue by its namespace registers it, in all partitions that there are. Source: data
+/// plane 4.4.
+#[test]
+fn a_discovery_pop_registers_its_group() {
+    let b = two_shards();
+    let ns = unique("ns");
+    let q = format!("{ns}.there");
+    for partition in ["a", "b", "c", "d"] {
+        b.push_keys(&q, partition, &["old"]);
+    }
+    let ask = format!("/api/v1/pop?namespace={ns}&consumerGroup=g&subscriptionMode=new&batch=10&partitions=10");
+    assert_eq!(b.pop_path(&ask).keys(), [""; 0]);
+    b.push_keys(&q, "a", &["new"]);
+    // The record says where it begins, whatever a later pop says.
+    assert_eq!(b.pop(&q, "consumerGroup=g&subscriptionMode=all&batch=10&partitions=10").keys(), ["new"]);
+}
+
 #[test]
 fn a_discovery_pop_after_the_answer_sees_a_queue_that_is_new() {
     let b = two_shards();
@@ -123,6 +167,24 @@ fn a_discovery_pop_after_the_answer_sees_a_queue_that_is_new() {
         b.push_keys(&format!("{ns}.q{n}"), "p", &["k"]);
         assert_eq!(b.pop_path(&pop).keys(), ["k"], "queue {n}");
     }
+}
+
+/// Polls that are parked hold nothing: who asks beside them gets its full batch.
+#[test]
+fn parked_polls_shrink_nobodys_answer() {
+    const POLLS: usize = 300;
+    let b = Setup::clean().env("QUEEN_SHARDS", "1").start();
+    let (idle, q) = (unique("idle"), unique("full"));
+    let park = format!("GET /api/v1/pop/queue/{idle}?wait=true&timeout=120000 HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut polls: Vec<_> = (0..POLLS).map(|_| b.client()).collect();
+    polls.iter_mut().for_each(|poll| poll.write(park.as_bytes()).expect("written"));
+    eventually("all are parked", || (b.parked(&idle) == POLLS as u64).then_some(()));
+    let payload = "x".repeat(1 << 20);
+    for n in 0..12 {
+        b.push(json!([{"queue": q, "partition": "p", "transactionId": n.to_string(), "payload": payload}]));
+    }
+    assert_eq!(b.pop(&q, "batch=10000&autoAck=true").messages.len(), 12, "12 of 16 MiB");
+    polls.iter_mut().for_each(|poll| poll.hang_up());
 }
 
 /// One pop of very many tiny messages is an answer of bounded size, and the rest comes with the next ones.

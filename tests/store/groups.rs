@@ -96,6 +96,20 @@ fn a_wildcard_contact_makes_the_queue_and_a_pinned_one_makes_no_queue_and_no_rec
 }
 
 #[test]
+fn a_contact_of_a_queue_that_was_found_makes_no_queue_and_registers() {
+    on_store(async |db| {
+        assert_eq!(db.open("none", "g", Contact::Found(Start::All)).await, None);
+        assert_eq!(db.number("select count(*) from queen.queues").await, 0);
+        let (ids, _) = backlog(&db, &["a", "b"]).await;
+        let found = db.open("q", "g", Contact::Found(Start::New)).await.unwrap();
+        assert!(found.registered && found.made && !found.conflation);
+        assert_eq!(db.committed(found.group, ids[1]).await, Some(9));
+        let again = db.open("q", "g", Contact::Register(Start::All)).await.unwrap();
+        assert_eq!(found, queen_shards::effect::GroupRow { made: true, ..again });
+    });
+}
+
+#[test]
 fn a_new_group_gets_all_of_a_partition_born_after_its_registration() {
     on_store(async |db| {
         let (old, _) = backlog(&db, &["a"]).await;

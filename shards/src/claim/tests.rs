@@ -1,7 +1,7 @@
 use super::{bytes_of, within_bytes};
-use crate::command::{Codec, Event, LogLane, Record, Said, Verdict};
-use crate::effect::Call;
-use crate::fake::{Fake, PARTITION, lane, moved, plain, pop};
+use crate::command::{Codec, Command, Event, LogLane, Pop, Record, Said, Start, Verdict};
+use crate::effect::{Call, Contact, CursorOutcome, Reply};
+use crate::fake::{Fake, PARTITION, lane, moved, plain, pop, row};
 use crate::ids::{CallId, Offset, Stamp, TenantId};
 use crate::place::LaneKey;
 
@@ -71,4 +71,120 @@ fn pops_that_wait_for_a_scan_are_served_by_what_comes_meanwhile() {
     fake.calls = scans;
     fake.settle();
     assert!(matches!(fake.reply(2), Some(Verdict::Pop(pop)) if pop.claims.is_empty()));
+}
+
+/// Answers what opens a group, and leaves its scan under way.
+fn scanning(fake: &mut Fake) -> CallId {
+    let open = fake.calls.remove(0);
+    fake.turn(vec![Event::Returned { call: open.0, result: Ok(plain(&open.1)) }]);
+    let [(scan, Call::Scan { .. })] = &fake.calls[..] else { panic!("{:?}", fake.calls) };
+    *scan
+}
+
+/// A scan of very many partitions, and consumers that wait no longer than they said, and come again.
+#[test]
+fn pops_that_are_withdrawn_leave_the_line_and_cost_no_claim() {
+    let mut fake = Fake::new();
+    fake.ask(1, pop("1"));
+    scanning(&mut fake);
+    fake.ask(1, Command::Withdraw);
+    for slot in 2..10_000 {
+        fake.ask(slot, pop("1"));
+        fake.ask(slot, Command::Withdraw);
+        let Some(Verdict::Pop(verdict)) = fake.reply(slot) else { panic!("{slot} is not answered") };
+        assert!(verdict.claims.is_empty() && !verdict.failed);
+    }
+    assert_eq!(fake.shard.sizes().waiting_pops, 0);
+    fake.ask(10_000, pop("1"));
+    fake.ask(10_001, pop("1"));
+    // Twice, and of nobody: nothing.
+    fake.ask(1, Command::Withdraw);
+    fake.ask(77_777, Command::Withdraw);
+    fake.settle();
+    assert_eq!(fake.moves.iter().map(|(_, moves)| moves.len()).sum::<usize>(), 1, "one claim");
+    fake.moved(vec![moved(2)]);
+    let Some(Verdict::Pop(first)) = fake.reply(10_000) else { panic!("the first that waits is served") };
+    assert_eq!(first.claims.len(), 1);
+}
+
+/// Withdrawn out of order, as those leave whose time is over first.
+#[test]
+fn a_line_keeps_no_more_of_those_that_left_than_of_others() {
+    let mut fake = Fake::new();
+    (1..1000).for_each(|slot| fake.ask(slot, pop("1")));
+    scanning(&mut fake);
+    (1..1000).filter(|slot| slot % 10 != 0).for_each(|slot| fake.ask(slot, Command::Withdraw));
+    assert_eq!((fake.shard.sizes().waiting_pops, fake.shard.pop_slots.len()), (99, 99));
+    fake.settle();
+    fake.moved(vec![moved(2)]);
+    let Some(Verdict::Pop(first)) = fake.reply(10) else { panic!("in their order") };
+    assert_eq!(first.claims.len(), 1);
+    assert_eq!((fake.shard.sizes().waiting_pops, fake.shard.pop_slots.len()), (0, 0));
+}
+
+#[test]
+fn a_pop_that_is_withdrawn_while_its_claim_is_on_its_way_is_told_of_it() {
+    let mut fake = Fake::new();
+    fake.ask(1, pop("1"));
+    fake.settle();
+    assert_eq!(fake.moves.len(), 1);
+    fake.ask(1, Command::Withdraw);
+    assert!(fake.reply(1).is_none(), "whether it claims is not known");
+    fake.moved(vec![moved(2)]);
+    let Some(Verdict::Pop(verdict)) = fake.reply(1) else { panic!("answered") };
+    assert_eq!((verdict.claims.len(), verdict.lease.is_some()), (1, true));
+}
+
+/// A claim that came to nothing: the pop is not tried again, and does not wait in its group.
+#[test]
+fn a_pop_that_is_withdrawn_tries_no_second_claim() {
+    let mut fake = Fake::new();
+    fake.ask(1, pop("1"));
+    fake.settle();
+    fake.ask(1, Command::Withdraw);
+    let stale = CursorOutcome::Stale { row: row(9), last_offset: Offset(0), log_start: Offset(0) };
+    fake.moved(vec![stale]);
+    let Some(Verdict::Pop(verdict)) = fake.reply(1) else { panic!("answered") };
+    assert!(verdict.claims.is_empty() && fake.moves.is_empty());
+    assert_eq!(fake.shard.sizes().waiting_pops, 0);
+}
+
+/// What is read for a pop comes when it is gone: the cursor is free for the next one.
+#[test]
+fn a_read_for_a_pop_that_was_withdrawn_holds_nobody_up() {
+    let mut fake = Fake::new();
+    fake.ask(1, pop("1"));
+    while !fake.calls.iter().any(|(_, call)| matches!(call, Call::ReadRecords { .. })) {
+        fake.answer(|call| Ok(plain(call)));
+    }
+    fake.ask(1, Command::Withdraw);
+    assert!(fake.reply(1).is_some());
+    fake.settle();
+    assert!(fake.moves.is_empty());
+    fake.ask(2, pop("1"));
+    fake.settle();
+    fake.moved(vec![moved(2)]);
+    let Some(Verdict::Pop(verdict)) = fake.reply(2) else { panic!("answered") };
+    assert_eq!(verdict.claims.len(), 1);
+}
+
+/// A discovery pop asks for a queue that is gone, and a pop that names it waits for the same answer. Source: data plane 4.3.
+#[test]
+fn only_who_names_a_queue_makes_it() {
+    let mut fake = Fake::new();
+    let Command::Pop(found) = pop("1") else { panic!("a pop") };
+    fake.ask(1, Command::Pop(Pop { makes_queue: false, ..found.clone() }));
+    fake.ask(2, Command::Pop(found));
+    fake.answer(|call| {
+        let Call::OpenGroup { contact, .. } = call else { panic!("{call:?}") };
+        assert_eq!(*contact, Contact::Found(Start::All));
+        Ok(Reply::Group(None))
+    });
+    let Some(Verdict::Pop(verdict)) = fake.reply(1) else { panic!("answered") };
+    assert!(verdict.claims.is_empty() && !verdict.failed);
+    let [(_, Call::OpenGroup { contact, .. })] = &fake.calls[..] else { panic!("{:?}", fake.calls) };
+    assert_eq!(*contact, Contact::Register(Start::All));
+    fake.settle();
+    fake.moved(vec![moved(2)]);
+    assert!(matches!(fake.reply(2), Some(Verdict::Pop(verdict)) if verdict.claims.len() == 1));
 }

@@ -82,6 +82,7 @@ fn command(slot: Slot, command: Command) -> Event {
 fn pop(from: &PopFrom) -> Pop {
     Pop {
         from: from.clone(),
+        makes_queue: true,
         group: QUEUE_MODE.into(),
         start: Start::All,
         batch: 1,

@@ -172,9 +172,9 @@ impl Store {
         name: &Arc<str>,
         contact: Contact,
     ) -> Option<GroupRow> {
-        let queue = match contact {
-            Contact::Pinned | Contact::PinnedConflating(_) => *self.queue_names.get(queue)?,
-            _ => self.make_queue(queue),
+        let queue = match contact.makes_queue() {
+            true => self.make_queue(queue),
+            false => *self.queue_names.get(queue)?,
         };
         let id = match self.group_names.get(&(queue, name.clone())) {
             Some(id) => *id,
@@ -189,15 +189,17 @@ impl Store {
             }
         };
         let mut made = false;
-        if let Contact::Register(start) | Contact::RegisterConflating(start) | Contact::PinnedConflating(start) =
-            contact
+        if let Contact::Register(start)
+        | Contact::RegisterConflating(start)
+        | Contact::PinnedConflating(start)
+        | Contact::Found(start) = contact
         {
             let high_water = self.numbers.high_water();
             let group = self.groups.get_mut(&id).expect("just made");
             let first = group.mode.is_none();
             if first {
                 (group.mode, group.high_water) = (Some((start, now)), high_water);
-                group.conflation = !matches!(contact, Contact::Register(_));
+                group.conflation = !matches!(contact, Contact::Register(_) | Contact::Found(_));
                 group.seed_at = self.sparse.then_some(match start {
                     Start::At(at) => at.min(now),
                     _ => now,

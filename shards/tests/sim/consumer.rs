@@ -118,7 +118,11 @@ impl Consumer {
                 }
             }
             State::Holding { .. } => self.acknowledge(ctx),
-            State::Asking(call) if call.held_back => {
+            State::Asking(call) if !call.held_back => {
+                ctx.cover.hit(Thing::Withdrew);
+                ctx.send(call.order[call.next], call.slot, Command::Withdraw);
+            }
+            State::Asking(_) => {
                 let State::Asking(mut call) = std::mem::replace(&mut self.state, State::Idle) else { unreachable!() };
                 call.pop.at_least = 1;
                 self.ask(ctx, call);
@@ -147,6 +151,8 @@ impl Consumer {
         let partitions = if self.role.partition.is_some() || rng.chance(400) { 1 } else { rng.range(2, 64) as u32 };
         let bytes = if !drains && rng.chance(50) { rng.range(1, 600) } else { 8 << 20 };
         let pop = Pop {
+            // Some find their queue by its namespace. Without the generator of the world, as in `declares`.
+            makes_queue: self.role.partition.is_none() && (drains || !(ctx.t / 11).is_multiple_of(4)),
             from,
             group: self.role.group.clone(),
             start: self.role.start,
@@ -202,7 +208,17 @@ impl Consumer {
         call.pop.more = call.next + 1 < call.order.len();
         ctx.send(shard, call.slot, Command::Pop(call.pop.clone()));
         self.tag += 1;
+        if let Some(after) = self.patience(ctx.t) {
+            ctx.timer(after, self.tag);
+        }
         self.state = State::Asking(call);
+    }
+
+    /// How long it waits for an answer before it withdraws its pop; then it takes what it is given. Without the generator of
+    /// the world, as in `declares`.
+    fn patience(&self, t: u64) -> Option<u64> {
+        let withdraws = !self.role.drains && (t / 13).is_multiple_of(5);
+        withdraws.then_some([10, 200, 3_000, 40_000][(t / 17) as usize % 4])
     }
 
     fn answered(&mut self, ctx: &mut Ctx, verdict: PopVerdict) {

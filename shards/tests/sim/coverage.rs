@@ -13,7 +13,7 @@ macro_rules! things {
 things! {
     Stored, Duplicates, DuplicateWithoutText, EqualKeysAtOnce, KeyFreeAgain, PushFailed, PushRetried,
     Popped, AutoAcked, PoppedFromSeveralShards, Pinned, Ready, EmptyPop, PopFailed,
-    Parked, Woken, ParkedTooLong, LeftWhileParked, GaveBack,
+    Parked, Woken, ParkedTooLong, LeftWhileParked, GaveBack, Withdrew,
     Completed, CompletedInPart, Nacked, Retried, DeadLettered, Dropped, StaleLease, LeaseLess, Noop, AlreadyCommitted,
     Unresolvable, ConsumerNotFound, AckFailed,
     LeaseExpired, Redelivered, SecondAttempt,

@@ -210,7 +210,7 @@ impl Oracle {
             | Command::GroupChanged { .. }
             | Command::LaneGrew { .. }
             | Command::Heard { .. } => Ask::Changed,
-            Command::Watch(_) | Command::Unwatch => return,
+            Command::Watch(_) | Command::Unwatch | Command::Withdraw => return,
         };
         let fates = match &ask {
             Ask::Ack(sets) => sets.iter().map(|_| Vec::new()).collect(),
@@ -243,6 +243,13 @@ impl Oracle {
             Command::Unwatch => {
                 if self.watches.remove(&(at, slot)) {
                     self.leaving.push((at, slot));
+                }
+                return;
+            }
+            Command::Withdraw => {
+                // It may leave what is there.
+                if let Some(index) = self.by_slot.get(&(at.0, slot)) {
+                    self.asks[*index].alone = false;
                 }
                 return;
             }

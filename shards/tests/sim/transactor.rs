@@ -93,6 +93,7 @@ impl Transactor {
         let queue = ctx.rng.pick(&ctx.plan.queues).name.clone();
         let pop = Pop {
             from: PopFrom::Queue { tenant: TenantId::DEFAULT, queue },
+            makes_queue: true,
             group: self.group.clone(),
             start: self.start,
             batch: *ctx.rng.pick(&[1, 5, 20]),

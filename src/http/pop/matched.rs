@@ -24,7 +24,7 @@ pub type Matched = Arc<[Arc<str>]>;
 pub enum Names {
     /// Those of a moment ago, which other pops have read.
     Usual,
-    /// Something happened: it may have been that a queue went, and an ask would make it again.
+    /// Something happened: it may have been that a queue went, and every ask for it would be in vain.
     Woken,
     /// Read from this moment on: before a pop is answered empty, it has asked all queues that were there when it came.
     /// Source: data plane 3.4.5.
