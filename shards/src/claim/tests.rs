@@ -1,9 +1,10 @@
-use super::{bytes_of, within_bytes};
+use super::bytes_of;
 use crate::command::{Codec, Event, LogLane, Record, Said, Verdict};
 use crate::effect::Call;
 use crate::fake::{Fake, PARTITION, lane, moved, plain, pop};
 use crate::ids::{CallId, Offset, Stamp, TenantId};
 use crate::place::LaneKey;
+use crate::tail::fitting;
 
 fn record(base: i64, count: u32, raw_len: u32) -> Record {
     Record {
@@ -28,13 +29,13 @@ fn what_is_said_of_each_message_counts_with_it() {
         [("", 3100, 9), ("p", 3120, 9), (&*"p".repeat(845), 20_000, 9), ("", 100 * 310 + 309, 99)]
     {
         let said = said.of_each(name);
-        let end = within_bytes(&records, Offset(0), budget, said);
+        let end = fitting(&records, Offset(0), u32::MAX, budget, said);
         assert_eq!(end, Offset(last), "{budget}");
         let taken = |end| bytes_of(&records, Offset(0), end, said);
         assert!(taken(end) <= budget && budget < taken(end.plus(1)), "counted in the same way");
     }
-    assert_eq!(within_bytes(&records, Offset(5), 1, said.of_each("p")), Offset(5), "one message however large");
-    assert_eq!(within_bytes(&records, Offset(5), u64::MAX, 0), Offset(999));
+    assert_eq!(fitting(&records, Offset(5), u32::MAX, 1, said.of_each("p")), Offset(5), "one message however large");
+    assert_eq!(fitting(&records, Offset(5), u32::MAX, u64::MAX, 0), Offset(999));
 }
 
 /// Answers what waits and takes out a page of a scan, which the store is still reading.
