@@ -551,9 +551,9 @@ impl Core {
             }
             Mail::Spool(said) => self.hear_spool(said),
             Mail::LogRead { slot, read } => self.answer(slot, Answer::LogRead(read)),
-            Mail::Log { lanes, freed, changed, lost } => {
+            Mail::Log { began, lanes, freed, changed, lost } => {
                 changed.iter().for_each(|(tenant, queue)| self.flags.forget(*tenant, queue));
-                self.enter(Event::Log { lanes, freed, changed, lost });
+                self.enter(Event::Log { began, lanes, freed, changed, lost });
             }
             Mail::Pulse { clock, lost, log } => {
                 if let Some((began, alone)) = log {

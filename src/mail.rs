@@ -57,6 +57,7 @@ pub enum Mail {
     },
     /// From the control thread: what other brokers committed; see the engine's event.
     Log {
+        began: Micros,
         lanes: Vec<LogLane>,
         freed: Vec<(PartitionId, GroupId, Left)>,
         changed: Vec<(TenantId, Arc<str>)>,

@@ -434,7 +434,7 @@ impl Shard {
         }
         let lane = &mut self.lanes[at];
         let end = lane.verified;
-        lane.saw_end(end);
+        lane.saw_end(end, self.now);
         lane.state = LaneState::Ready;
         lane.suspect = false;
         lane.busy_count = 0;

@@ -286,7 +286,7 @@ impl Shard {
                         self.know_lane(lane, row);
                     } else {
                         self.lanes.identify(lane, row.partition);
-                        self.lanes[lane].saw_end(row.last_offset);
+                        self.lanes[lane].saw_end(row.last_offset, self.now);
                         self.lanes[lane].log_start = row.log_start;
                     }
                 }
@@ -582,7 +582,7 @@ impl Shard {
                         gone.push(lane_ref);
                         continue;
                     };
-                    lane.saw_end(seeded.last_offset);
+                    lane.saw_end(seeded.last_offset, self.now);
                     lane.log_start = lane.log_start.max(seeded.log_start);
                     lane.cursor_entry(group).learn(seeded.row, now);
                     self.free_cursor(lane_ref, group);

@@ -392,8 +392,10 @@ pub enum Event {
         at: Micros,
     },
     /// What other brokers committed, as their log says: lanes of this shard that may have grown, as they are now; cursors
-    /// whose lease ended, and what they have left; queues that changed. `lost`: and further things that nobody knows.
+    /// whose lease ended, and what they have left; queues that changed. `began`: when that was asked for. `lost`: and further
+    /// things that nobody knows.
     Log {
+        began: Micros,
         lanes: Vec<LogLane>,
         freed: Vec<(PartitionId, GroupId, Left)>,
         changed: Vec<(TenantId, Arc<str>)>,

@@ -49,6 +49,8 @@ pub struct Lane {
     pub verified: Offset,
     /// Highest offset known to be stored, by whomever.
     pub end: Offset,
+    /// When that was learnt; 0 from the log, whose reader has seen it.
+    pub grown: Micros,
     pub log_start: Offset,
     /// Stamp of the newest segment, or later.
     pub last_created_at: Stamp,
@@ -188,19 +190,21 @@ impl Cursor {
         self.row = Some(row);
     }
 
-    /// The row must be read again before anything is decided on it.
-    pub fn forget_row(&mut self) {
+    /// The row must be read again before anything is decided on it: whoever reads it learns of a lease or a hold as well. True:
+    /// a timer was armed, whose entry does not count any more.
+    #[must_use]
+    pub fn forget_row(&mut self) -> bool {
         self.row = None;
         self.lease_until = Micros(0);
         self.forget = false;
+        self.timer.take().is_some()
     }
 
     /// The same, once what is under way has ended with what it knows: its move is refused if that is old.
-    pub fn forget_soon(&mut self) {
+    #[must_use]
+    pub fn forget_soon(&mut self) -> bool {
         self.forget = self.busy;
-        if !self.busy {
-            self.forget_row();
-        }
+        !self.busy && self.forget_row()
     }
 
     /// Whether a lease holds the partition, by our reckoning.
@@ -222,6 +226,7 @@ impl Lane {
             busy_count: 0,
             verified: Offset::NONE,
             end: Offset::NONE,
+            grown: Micros(0),
             log_start: Offset(0),
             last_created_at: Stamp(0),
             window_since: SINCE_NEVER,
@@ -271,8 +276,10 @@ impl Lane {
     }
 
     /// The stored end moved, by our commit or somebody's.
-    pub fn saw_end(&mut self, end: Offset) {
-        self.end = self.end.max(end);
+    pub fn saw_end(&mut self, end: Offset, now: Micros) {
+        if self.end < end {
+            (self.end, self.grown) = (end, now);
+        }
     }
 }
 

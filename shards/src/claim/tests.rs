@@ -2,7 +2,7 @@ use super::bytes_of;
 use crate::command::{Codec, Event, LogLane, Record, Said, Verdict};
 use crate::effect::Call;
 use crate::fake::{Fake, PARTITION, lane, moved, plain, pop};
-use crate::ids::{CallId, Offset, Stamp, TenantId};
+use crate::ids::{CallId, Micros, Offset, Stamp, TenantId};
 use crate::place::LaneKey;
 use crate::tail::fitting;
 
@@ -64,7 +64,13 @@ fn pops_that_wait_for_a_scan_are_served_by_what_comes_meanwhile() {
         log_start: row.log_start,
         last_created_at: row.last_created_at,
     };
-    fake.turn(vec![Event::Log { lanes: vec![grown], freed: Vec::new(), changed: Vec::new(), lost: false }]);
+    fake.turn(vec![Event::Log {
+        began: Micros(fake.now),
+        lanes: vec![grown],
+        freed: Vec::new(),
+        changed: Vec::new(),
+        lost: false,
+    }]);
     assert!(settle_but_scans(&mut fake).is_empty(), "one page at a time");
     fake.moved(vec![moved(2)]);
     assert!(matches!(fake.reply(1), Some(Verdict::Pop(pop)) if pop.claims.len() == 1), "the first that came");
