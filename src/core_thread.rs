@@ -599,7 +599,7 @@ impl Core {
                 }
                 self.enter(Event::SpoolFound { lanes });
             }
-            ToShard::SpoolRead(all) => self.enter(Event::SpoolRead { all }),
+            ToShard::SpoolRead { all, but } => self.enter(Event::SpoolRead { all, but }),
         }
     }
 

@@ -37,6 +37,19 @@ pub(crate) struct PushJob {
     left: usize,
 }
 
+/// How large a commit is that is being put together.
+#[derive(Default)]
+struct CommitSize {
+    segments: usize,
+    bytes: usize,
+}
+
+impl CommitSize {
+    fn is_full(&self) -> bool {
+        self.segments >= COMMIT_SEGMENTS_MAX || self.bytes >= COMMIT_BYTES_MAX
+    }
+}
+
 /// The append commit in flight.
 #[derive(Debug)]
 pub(crate) struct AppendFlight {
@@ -181,61 +194,7 @@ impl Shard {
         if self.append_flight.is_some() || self.closing.is_empty() || self.spool.is_down() {
             return;
         }
-        let mut chosen: Vec<(Ref, usize)> = Vec::new();
-        let (mut segments, mut bytes) = (0, 0);
-        while let Some(&at) = self.closing.front() {
-            if segments >= COMMIT_SEGMENTS_MAX || bytes >= COMMIT_BYTES_MAX {
-                break;
-            }
-            let Some(lane) = self.lanes.slab.get(at) else {
-                self.closing.pop_front();
-                continue;
-            };
-            let alone = lane.suspect || lane.busy_count > BUSY_TRIES;
-            if alone && !chosen.is_empty() {
-                break;
-            }
-            let mut take = 0;
-            // Drafts out of the spool close alone, each kind being judged in its own way.
-            let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
-            let waits = match drained {
-                true => lane.lookup.as_ref().is_none_or(|l| !l.is_whole(lane.verified, self.window_us(at))),
-                false => self.waits_for_disk(at),
-            };
-            let mut span = None;
-            let probed = lane.runs().filter(|_| !drained);
-            let probed = probed.and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
-            for waiting in &lane.drafts {
-                if waits || waiting.is_drained() != drained || waiting.is_unlooked() || waiting.is_refused() {
-                    break;
-                }
-                if probed.is_some_and(|(floor, pushed)| !waiting.is_probed(floor, pushed)) {
-                    break;
-                }
-                let size = waiting.draft.packed.as_ref().map_or(waiting.draft.frames.len(), Bytes::len);
-                if take > 0 && (lane.suspect || bytes + size > COMMIT_BYTES_MAX || segments >= COMMIT_SEGMENTS_MAX) {
-                    break;
-                }
-                take += 1;
-                bytes += size;
-                let draft = &waiting.draft;
-                let own = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
-                let apart = waiting.accepted_at().map(accepted_span)
-                    != std::mem::replace(&mut span, waiting.accepted_at().map(accepted_span));
-                segments += (own || (drained && apart)) as usize;
-            }
-            segments += 1;
-            self.closing.pop_front();
-            self.lanes[at].closing = false;
-            if take > 0 && self.lanes[at].state == LaneState::Ready {
-                chosen.push((at, take));
-            } else if probed.is_some() || drained {
-                self.prepare(at);
-            }
-            if alone {
-                break;
-            }
-        }
+        let mut chosen = self.choose_lanes();
         if chosen.is_empty() {
             return;
         }
@@ -250,6 +209,84 @@ impl Shard {
         let commit = CommitId(self.commits);
         self.append_flight = Some(AppendFlight { commit, sent: self.now, lanes, segments: append.segments.clone() });
         self.effects.push(Effect::Append { commit, append });
+    }
+
+    /// Lanes that close now, with how many drafts of each. After one that went alone come those that do not, however many wait
+    /// to go alone: each costs a round trip.
+    fn choose_lanes(&mut self) -> Vec<(Ref, usize)> {
+        let (mut chosen, mut passed) = (Vec::new(), Vec::new());
+        let mut size = CommitSize::default();
+        let after_alone = std::mem::take(&mut self.went_alone);
+        while !size.is_full()
+            && let Some(at) = self.closing.pop_front()
+        {
+            let Some(lane) = self.lanes.slab.get(at) else { continue };
+            if lane.goes_alone() && (after_alone || !chosen.is_empty()) {
+                passed.push(at);
+                continue;
+            }
+            if self.choose_lane(at, &mut chosen, &mut size) && !chosen.is_empty() {
+                break;
+            }
+        }
+        if chosen.is_empty() {
+            let mut others = std::mem::take(&mut passed).into_iter();
+            others.find(|at| self.choose_lane(*at, &mut chosen, &mut size) && !chosen.is_empty());
+            passed = others.collect();
+        }
+        passed.into_iter().rev().for_each(|at| self.closing.push_front(at));
+        chosen
+    }
+
+    /// Adds a lane out of the closing order to a commit. True: it goes alone, and the commit is whole.
+    fn choose_lane(&mut self, at: Ref, chosen: &mut Vec<(Ref, usize)>, size: &mut CommitSize) -> bool {
+        let alone = self.lanes[at].goes_alone();
+        let take = self.takes(at, size);
+        let lane = &mut self.lanes[at];
+        lane.closing = false;
+        if take > 0 && lane.state == LaneState::Ready {
+            chosen.push((at, take));
+            self.went_alone = alone;
+        } else if lane.runs().is_some() || lane.drafts.front().is_some_and(WaitingDraft::is_drained) {
+            self.prepare(at);
+        }
+        alone
+    }
+
+    /// How many drafts of a lane go into a commit that is so large.
+    fn takes(&self, at: Ref, size: &mut CommitSize) -> usize {
+        let lane = &self.lanes[at];
+        // Drafts out of the spool close alone, each kind being judged in its own way.
+        let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
+        let waits = match drained {
+            true => lane.lookup.as_ref().is_none_or(|l| !l.is_whole(lane.verified, self.window_us(at))),
+            false => self.waits_for_disk(at),
+        };
+        let probed = lane.runs().filter(|_| !drained);
+        let probed = probed.and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
+        let (mut take, mut span) = (0, None);
+        for waiting in &lane.drafts {
+            if waits || waiting.is_drained() != drained || waiting.is_unlooked() || waiting.is_refused() {
+                break;
+            }
+            if probed.is_some_and(|(floor, pushed)| !waiting.is_probed(floor, pushed)) {
+                break;
+            }
+            let draft = &waiting.draft;
+            let bytes = draft.packed.as_ref().map_or(draft.frames.len(), Bytes::len);
+            let no_more = lane.suspect || size.bytes + bytes > COMMIT_BYTES_MAX || size.is_full();
+            if take > 0 && no_more {
+                break;
+            }
+            take += 1;
+            size.bytes += bytes;
+            let own = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
+            let accepted = waiting.accepted_at().map(accepted_span);
+            let apart = accepted != std::mem::replace(&mut span, accepted);
+            size.segments += (own || (drained && apart)) as usize;
+        }
+        size.segments += 1;
+        take
     }
 
     /// Lets keys go that cannot make a duplicate any more.
@@ -443,6 +480,7 @@ impl Shard {
             self.lookup_follows(at, before, flying.fresh);
         }
         self.count_pushed(at, flying.count as u64);
+        self.spool.written += (flying.count > 0) as u64;
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }

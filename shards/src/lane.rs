@@ -4,6 +4,7 @@ use crate::command::{Draft, SpoolId};
 use crate::drain::Lookup;
 use crate::effect::CursorRow;
 use crate::ids::{Micros, Offset, PartitionId, Stamp};
+use crate::limits::BUSY_TRIES;
 use crate::memo::Memo;
 use crate::place::LaneKey;
 use crate::prepare::PrepareTicket;
@@ -241,6 +242,11 @@ impl Lane {
             cursors: Vec::new(),
             touched: now,
         }
+    }
+
+    /// Whether it closes by itself: its commit may be refused, or waits for a row.
+    pub fn goes_alone(&self) -> bool {
+        self.suspect || self.busy_count > BUSY_TRIES
     }
 
     /// Whether nothing of it may be stored before the spool says what becomes of its first draft.

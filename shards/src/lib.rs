@@ -12,6 +12,7 @@ pub mod bundle;
 pub mod command;
 pub mod effect;
 pub mod frames;
+pub mod handed;
 pub mod ids;
 pub mod inflated;
 pub mod key;

@@ -71,6 +71,8 @@ pub struct Shard {
     pub(crate) provision_alone: Vec<Ref>,
     pub(crate) spool: Spool,
     pub(crate) append_flight: Option<AppendFlight>,
+    /// The last append commit was of one lane that goes alone.
+    pub(crate) went_alone: bool,
     pub(crate) moves: Moves,
     pub(crate) finds: Finds,
     /// The cursor whose waiting sets are being started.
@@ -127,6 +129,7 @@ impl Shard {
             provision_alone: Vec::new(),
             spool: Spool::new(spool_found),
             append_flight: None,
+            went_alone: false,
             moves: Moves::default(),
             finds: Finds::default(),
             freeing: None,
@@ -170,7 +173,7 @@ impl Shard {
                 Event::RefusedAgain { records } => self.try_refused(&records),
                 Event::RefusedGone { records } => self.drop_refused(&records),
                 Event::SpoolFound { lanes } => self.spool_found(lanes),
-                Event::SpoolRead { all } => self.spool_read(all),
+                Event::SpoolRead { all, but } => self.spool_read(all, but),
                 Event::Log { began, lanes, freed, changed, lost } => self.hear_log(began, lanes, freed, changed, lost),
             }
         }
