@@ -696,7 +696,8 @@ impl Core {
                 self.metrics.shard(self.index).busy_queues(shard.take_busy(REPORT_QUEUES_MAX));
             }
             let sizes = shard.sizes();
-            self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
+            let [tails, windows, memos] = [sizes.tail_bytes, sizes.window_bytes, sizes.memo_bytes].map(|n| n as u64);
+            self.metrics.shard(self.index).memory(tails, windows, memos);
         }
     }
 
