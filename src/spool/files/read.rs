@@ -75,7 +75,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 return None;
             }
             let stored = &mut self.files[at];
-            let (file, scanner, footer) = match &mut stored.reader {
+            let (scanner, footer) = match &mut stored.reader {
                 Reader::Done | Reader::New => return None,
                 Reader::Legacy { records } => {
                     let next = records.pop_front();
@@ -84,7 +84,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                     }
                     return next;
                 }
-                Reader::Ours { file, scanner, footer } => (file, scanner, footer),
+                Reader::Ours { scanner, footer, .. } => (scanner, footer),
             };
             let place = scanner.position();
             match scanner.find() {
@@ -106,39 +106,48 @@ impl<D: Disk, O: Outside> Files<D, O> {
                     return None;
                 }
                 Found::More => {
-                    let wants = scanner.wants();
-                    let end = stored.written.unwrap_or(stored.bytes);
-                    if wants >= end {
-                        if !stored.closed {
-                            return None;
-                        }
-                        scanner.end();
-                        continue;
-                    }
-                    let from = wants - wants % BLOCK as u64;
-                    let len = READ_BYTES.min((end - from).next_multiple_of(BLOCK as u64) as usize);
-                    let mut read = self.disk.read(file, from, len).await;
-                    if read.is_err() {
-                        read = self.disk.read(file, from, len).await;
-                    }
-                    match read {
-                        Ok(bytes) => {
-                            let skip = (wants - from) as usize;
-                            let until = bytes.len().min((end - from) as usize);
-                            match bytes.get(skip..until).filter(|bytes| !bytes.is_empty()) {
-                                Some(bytes) => scanner.feed(bytes),
-                                // Shorter than it was.
-                                None => scanner.end(),
-                            }
-                        }
-                        Err(error) => {
-                            stored.keep = true;
-                            self.status.unreadable(self.surveying, &stored.name, &error);
-                            self.finish_reading(at).await;
-                            return None;
-                        }
+                    if !self.read_more(at).await {
+                        return None;
                     }
                 }
+            }
+        }
+    }
+
+    /// Reads the next piece of a file, or finds its end. False: there is no more for now, or it cannot be read.
+    async fn read_more(&mut self, at: usize) -> bool {
+        let stored = &mut self.files[at];
+        let Reader::Ours { file, scanner, .. } = &mut stored.reader else { return false };
+        let wants = scanner.wants();
+        let end = stored.written.unwrap_or(stored.bytes);
+        if wants >= end {
+            if stored.closed {
+                scanner.end();
+            }
+            return stored.closed;
+        }
+        let from = wants - wants % BLOCK as u64;
+        let len = READ_BYTES.min((end - from).next_multiple_of(BLOCK as u64) as usize);
+        let mut read = self.disk.read(file, from, len).await;
+        if read.is_err() {
+            read = self.disk.read(file, from, len).await;
+        }
+        match read {
+            Ok(bytes) => {
+                let skip = (wants - from) as usize;
+                let until = bytes.len().min((end - from) as usize);
+                match bytes.get(skip..until).filter(|bytes| !bytes.is_empty()) {
+                    Some(bytes) => scanner.feed(bytes),
+                    // Shorter than it was.
+                    None => scanner.end(),
+                }
+                true
+            }
+            Err(error) => {
+                stored.keep = true;
+                self.status.unreadable(self.surveying, &stored.name, &error);
+                self.finish_reading(at).await;
+                false
             }
         }
     }
