@@ -15,7 +15,7 @@ use crate::effect::{
 };
 use crate::ids::{CommitId, Key, Micros, Offset, Slot, Stamp};
 use crate::inflated;
-use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
+use crate::lane::{DraftFrom, Lane, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
     ACCEPTED_JOIN_US, BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX,
     MERGE_DRAFT_BYTES, MERGE_PACKED_MESSAGES,
@@ -139,44 +139,42 @@ impl Shard {
                 lane.state = LaneState::Asked;
                 self.provision.push(at);
             }
-            LaneState::Ready => {
-                let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
-                let windowed = !drained || !lane.preparing.is_empty();
-                if let Some(floor) = floor.filter(|&floor| windowed && floor < lane.window_since) {
-                    if lane.last_created_at >= kept_from(floor) {
-                        self.load_window(at);
-                        return;
-                    }
-                    // Nothing was stored inside the window: holding nothing, it holds all there is.
-                    self.drop_window(at);
-                    self.lanes[at].window_since = kept_from(floor);
-                }
-                self.answer_preparing(at);
-                let lane = &self.lanes[at];
-                if lane.drafts.is_empty() || lane.waits_for_word() {
-                    return;
-                }
-                if drained {
-                    if !self.looked_up(at) {
-                        return;
-                    }
-                } else if self.waits_for_disk(at) {
-                    return;
-                } else if let Some(floor) = floor
-                    && self.lanes[at].runs().is_some()
-                    && !self.probe_waiting(at, floor)
-                {
-                    return;
-                }
-                let lane = &mut self.lanes[at];
-                if !lane.closing {
-                    lane.closing = true;
-                    self.closing.push_back(at);
-                }
-            }
+            LaneState::Ready => self.prepare_known(at, floor),
             // The window of a lane in flight may fall short only while dedup was off; it is loaded after.
             LaneState::Flying if floor.is_none_or(|floor| lane.window_since <= floor) => self.answer_preparing(at),
             LaneState::Asked | LaneState::Loading | LaneState::Flying => {}
+        }
+    }
+
+    /// The same of a lane that may close once what its first draft is judged by is here.
+    fn prepare_known(&mut self, at: Ref, floor: Option<Stamp>) {
+        let lane = &self.lanes[at];
+        let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
+        let windowed = !drained || !lane.preparing.is_empty();
+        if let Some(floor) = floor.filter(|&floor| windowed && floor < lane.window_since) {
+            if lane.last_created_at >= kept_from(floor) {
+                self.load_window(at);
+                return;
+            }
+            // Nothing was stored inside the window: holding nothing, it holds all there is.
+            self.drop_window(at);
+            self.lanes[at].window_since = kept_from(floor);
+        }
+        self.answer_preparing(at);
+        let lane = &self.lanes[at];
+        if lane.drafts.is_empty() || lane.waits_for_word() {
+            return;
+        }
+        let is_here = match (drained, floor) {
+            (true, _) => self.looked_up(at),
+            (false, _) if self.waits_for_disk(at) => false,
+            (false, Some(floor)) if self.lanes[at].runs().is_some() => self.probe_waiting(at, floor),
+            (false, _) => true,
+        };
+        let lane = &mut self.lanes[at];
+        if is_here && !lane.closing {
+            lane.closing = true;
+            self.closing.push_back(at);
         }
     }
 
@@ -274,8 +272,8 @@ impl Shard {
             }
             let draft = &waiting.draft;
             let bytes = draft.packed.as_ref().map_or(draft.frames.len(), Bytes::len);
-            let no_more = lane.suspect || size.bytes + bytes > COMMIT_BYTES_MAX || size.is_full();
-            if take > 0 && no_more {
+            let doubted = lane.doubt.is_any() && lane.doubt.next() <= take;
+            if take > 0 && (doubted || size.bytes + bytes > COMMIT_BYTES_MAX || size.is_full()) {
                 break;
             }
             take += 1;
@@ -311,7 +309,6 @@ impl Shard {
         lane.state = LaneState::Flying;
         let taken: Vec<WaitingDraft> = lane.drafts.drain(..take).collect();
         let lane = &self.lanes[at];
-        let sealed = floor.is_some() && lane.runs().is_some();
         let mut run = Run::new(index);
         let mut close_keys: HashMap<Key, Offset> = HashMap::new();
         let drained = taken.first().is_some_and(WaitingDraft::is_drained);
@@ -321,42 +318,13 @@ impl Shard {
         let first = next;
         let mut drafts = Vec::with_capacity(take);
         for waiting in taken {
-            let draft = &waiting.draft;
-            let mut duplicates = Vec::new();
-            if drained {
-                duplicates = self.judge_drained(at, &waiting, next, &mut fresh);
-            } else if let Some(floor) = floor
-                && !draft.all_minted
-            {
-                lane.window.touch(&draft.keys);
-                let mut sealed: &[Hit] = waiting.probe.as_ref().filter(|_| sealed).map_or(&[], |probe| &probe.hits);
-                for i in 0..draft.count {
-                    let key = key_at(&draft.keys, i as usize);
-                    // What is sealed is lower than what the window holds.
-                    let hit = match sealed.split_first() {
-                        Some((hit, further)) if hit.index == i => {
-                            sealed = further;
-                            Some(hit.offset)
-                        }
-                        _ => lane.window.probe(key, floor).or_else(|| close_keys.get(&key).copied()),
-                    };
-                    if let Some(offset) = hit {
-                        duplicates.push(Duplicate { index: i, offset, id: None });
-                    }
-                }
-            }
-            let base = next;
-            let (part, packed) = if duplicates.is_empty() {
-                // What is a segment of its own is stored packed, so nobody looks into it.
-                let alone = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
-                let frames = if alone { draft.frames.clone() } else { draft.raw() };
-                let keys = draft.keys.clone();
-                (Packed { frames, keys, count: draft.count, flags: draft.flags }, draft.packed.clone())
-            } else {
-                let dropped: Vec<u32> = duplicates.iter().map(|d| d.index).collect();
-                let left = repack::without(&draft.raw(), &draft.keys, &dropped);
-                (left.expect("the edge frames what it counts"), None)
+            let duplicates = match floor {
+                _ if drained => self.judge_drained(at, &waiting, next, &mut fresh),
+                Some(floor) if !waiting.draft.all_minted => judge_live(lane, &waiting, floor, &close_keys),
+                _ => Vec::new(),
             };
+            let base = next;
+            let (part, packed) = left_of(&waiting.draft, &duplicates);
             if several {
                 for i in 0..part.count {
                     close_keys.insert(key_at(&part.keys, i as usize), base.plus(i as i64));
@@ -473,7 +441,7 @@ impl Shard {
         let end = lane.verified;
         lane.saw_end(end, self.now);
         lane.state = LaneState::Ready;
-        lane.suspect = false;
+        lane.doubt.passed(flying.drafts.len());
         lane.busy_count = 0;
         self.feed_tail(at, records);
         if self.lanes[at].lookup.is_some() {
@@ -492,7 +460,7 @@ impl Shard {
     fn appended_behind(&mut self, flying: FlyingLane, base: Offset) {
         let at = flying.lane;
         let lane = &mut self.lanes[at];
-        lane.suspect = false;
+        lane.doubt.passed(flying.drafts.len());
         lane.busy_count = 0;
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
@@ -525,6 +493,7 @@ impl Shard {
             StoreError::Unavailable(_) => !self.tries_again(),
             StoreError::Unknown(_) => true,
         };
+        let alone = flight.lanes.len() == 1;
         let mut lanes = Vec::with_capacity(flight.lanes.len());
         for flying in flight.lanes {
             let at = flying.lane;
@@ -534,19 +503,19 @@ impl Shard {
                 continue;
             }
             let mut drafts = flying.drafts;
-            if matches!(error, StoreError::Refused(_)) && self.lanes[at].suspect && !drafts.is_empty() {
+            if matches!(error, StoreError::Refused(_)) && self.lanes[at].doubt.refused(drafts.len(), alone) {
                 // Tried alone and refused again: this draft is the poison.
                 match drafts[0].waiting.is_drained() {
                     true => self.refuse_drained(&mut drafts[0].waiting),
                     false => {
                         let poison = drafts.remove(0).waiting;
+                        self.lanes[at].doubt.passed(1);
                         self.finish_draft(poison.from, DraftVerdict::Refused("the store refuses this item"));
                     }
                 }
             }
             self.unjudge(at, drafts);
             let lane = &mut self.lanes[at];
-            lane.suspect |= matches!(error, StoreError::Refused(_));
             lane.state = LaneState::Ready;
             if let StoreError::Unknown(_) = error {
                 // The rows may be there: the partition is read again before anything else is judged.
@@ -664,6 +633,42 @@ impl Shard {
             self.reply(push.slot, Verdict::Push(verdicts));
         }
     }
+}
+
+/// Duplicates of a live draft, against the lane's window and its sealed runs, and the drafts before it in this close.
+fn judge_live(lane: &Lane, waiting: &WaitingDraft, floor: Stamp, close_keys: &HashMap<Key, Offset>) -> Vec<Duplicate> {
+    let draft = &waiting.draft;
+    lane.window.touch(&draft.keys);
+    let probe = waiting.probe.as_ref().filter(|_| lane.runs().is_some());
+    let mut sealed: &[Hit] = probe.map_or(&[], |probe| &probe.hits);
+    let mut duplicates = Vec::new();
+    for index in 0..draft.count {
+        let key = key_at(&draft.keys, index as usize);
+        // What is sealed is lower than what the window holds.
+        let hit = match sealed.split_first() {
+            Some((hit, further)) if hit.index == index => {
+                sealed = further;
+                Some(hit.offset)
+            }
+            _ => lane.window.probe(key, floor).or_else(|| close_keys.get(&key).copied()),
+        };
+        duplicates.extend(hit.map(|offset| Duplicate { index, offset, id: None }));
+    }
+    duplicates
+}
+
+/// What is to be written of a draft, and the packed form of all of it where nothing is left out.
+fn left_of(draft: &Draft, duplicates: &[Duplicate]) -> (Packed, Option<Bytes>) {
+    if duplicates.is_empty() {
+        // What is a segment of its own is stored packed, so nobody looks into it.
+        let alone = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
+        let frames = if alone { draft.frames.clone() } else { draft.raw() };
+        let keys = draft.keys.clone();
+        return (Packed { frames, keys, count: draft.count, flags: draft.flags }, draft.packed.clone());
+    }
+    let dropped: Vec<u32> = duplicates.iter().map(|d| d.index).collect();
+    let left = repack::without(&draft.raw(), &draft.keys, &dropped);
+    (left.expect("the edge frames what it counts"), None)
 }
 
 /// Records of one span may share a segment.

@@ -1,6 +1,7 @@
 //! What a shard remembers of one partition: where its log ends, the waiting drafts, the window, the tail, the cursors.
 
 use crate::command::{Draft, SpoolId};
+use crate::doubt::Doubt;
 use crate::drain::Lookup;
 use crate::effect::CursorRow;
 use crate::ids::{Micros, Offset, PartitionId, Stamp};
@@ -42,8 +43,8 @@ pub struct Lane {
     pub state: LaneState,
     /// In the closing order.
     pub closing: bool,
-    /// The store refused a commit this lane was in: close alone, one draft at a time.
-    pub suspect: bool,
+    /// The store refused a commit this lane was in.
+    pub doubt: Doubt,
     /// Commits in a row that found the row locked or moved.
     pub busy_count: u8,
     /// Through this offset the window has seen every key: what the compare-and-set expects.
@@ -223,7 +224,7 @@ impl Lane {
             id: PartitionId(0),
             state: LaneState::Unknown,
             closing: false,
-            suspect: false,
+            doubt: Doubt::default(),
             busy_count: 0,
             verified: Offset::NONE,
             end: Offset::NONE,
@@ -246,7 +247,7 @@ impl Lane {
 
     /// Whether it closes by itself: its commit may be refused, or waits for a row.
     pub fn goes_alone(&self) -> bool {
-        self.suspect || self.busy_count > BUSY_TRIES
+        self.doubt.is_any() || self.busy_count > BUSY_TRIES
     }
 
     /// Whether nothing of it may be stored before the spool says what becomes of its first draft.

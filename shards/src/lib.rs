@@ -31,6 +31,7 @@ mod attempt;
 mod calls;
 mod claim;
 mod conflate;
+mod doubt;
 mod drain;
 mod evict;
 #[cfg(test)]

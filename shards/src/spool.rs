@@ -342,6 +342,9 @@ impl Shard {
             let Some((at, place)) = self.find_refused(*id) else { continue };
             let lane = &mut self.lanes[at];
             lane.drafts.remove(place);
+            if place == 0 {
+                lane.doubt.passed(1);
+            }
             match lane.drafts.is_empty() {
                 true => self.rest_lane(at),
                 false => self.prepare(at),

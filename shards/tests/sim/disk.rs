@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Records that may be with the shards of a broker at once.
 const HANDED_MAX: Window = Window { records: 40, bytes: 1 << 20 };
 /// Between two rounds of tries of refused records.
-const ROUND_US: u64 = 200_000;
+const ROUND_US: u64 = 400_000;
 
 /// What happens to a spool.
 pub enum Step {
