@@ -552,9 +552,9 @@ impl Core {
             }
             Mail::Spool(said) => self.hear_spool(said),
             Mail::LogRead { slot, read } => self.answer(slot, Answer::LogRead(read)),
-            Mail::Log { lanes, freed, changed, lost } => {
+            Mail::Log { began, lanes, freed, changed, lost } => {
                 changed.iter().for_each(|(tenant, queue)| self.flags.forget(*tenant, queue));
-                self.enter(Event::Log { lanes, freed, changed, lost });
+                self.enter(Event::Log { began, lanes, freed, changed, lost });
             }
             Mail::Pulse { clock, lost, log } => {
                 if let Some((began, alone)) = log {
@@ -600,7 +600,7 @@ impl Core {
                 }
                 self.enter(Event::SpoolFound { lanes });
             }
-            ToShard::SpoolRead(all) => self.enter(Event::SpoolRead { all }),
+            ToShard::SpoolRead { all, but } => self.enter(Event::SpoolRead { all, but }),
         }
     }
 
@@ -697,7 +697,8 @@ impl Core {
                 self.metrics.shard(self.index).busy_queues(shard.take_busy(REPORT_QUEUES_MAX));
             }
             let sizes = shard.sizes();
-            self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);
+            let [tails, windows, memos] = [sizes.tail_bytes, sizes.window_bytes, sizes.memo_bytes].map(|n| n as u64);
+            self.metrics.shard(self.index).memory(tails, windows, memos);
         }
     }
 

@@ -130,7 +130,7 @@ impl Follower {
         if news.is_empty() {
             return;
         }
-        let shards = shared.shards;
+        let (shards, began) = (shared.shards, self.read_at.get());
         let mut lanes: Vec<Vec<_>> = vec![Vec::new(); shards];
         let mut freed: Vec<Vec<_>> = vec![Vec::new(); shards];
         for lane in news.lanes {
@@ -142,7 +142,7 @@ impl Follower {
         let (changed, lost) = (news.changed, news.lost);
         for (shard, (lanes, freed)) in lanes.into_iter().zip(freed).enumerate() {
             if lost || !lanes.is_empty() || !freed.is_empty() || !changed.is_empty() {
-                shared.hub.send_wait(shard, Mail::Log { lanes, freed, changed: changed.clone(), lost }).await;
+                shared.hub.send_wait(shard, Mail::Log { began, lanes, freed, changed: changed.clone(), lost }).await;
             }
         }
     }

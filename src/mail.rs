@@ -57,6 +57,7 @@ pub enum Mail {
     },
     /// From the control thread: what other brokers committed; see the engine's event.
     Log {
+        began: Micros,
         lanes: Vec<LogLane>,
         freed: Vec<(PartitionId, GroupId, Left)>,
         changed: Vec<(TenantId, Arc<str>)>,
@@ -97,7 +98,7 @@ pub enum ToShard {
     RefusedAgain(Vec<SpoolId>),
     RefusedGone(Vec<SpoolId>),
     SpoolFound(Vec<(u64, u32)>),
-    SpoolRead(bool),
+    SpoolRead { all: bool, but: Vec<u64> },
 }
 
 /// Messages in one mailbox: as many as a shard can be asked by all connections of another shard at once, twice.

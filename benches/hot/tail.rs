@@ -34,7 +34,7 @@ pub fn all(criterion: &mut Criterion) {
             let mut records = Vec::new();
             b.iter(|| {
                 records.clear();
-                let to = tail.span(from, messages, u64::MAX).expect("held");
+                let to = tail.span(from, messages, u64::MAX, 0).expect("held");
                 tail.read(from, to, &mut records)
             });
         });

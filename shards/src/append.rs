@@ -15,7 +15,7 @@ use crate::effect::{
 };
 use crate::ids::{CommitId, Key, Micros, Offset, Slot, Stamp};
 use crate::inflated;
-use crate::lane::{DraftFrom, LaneState, SINCE_NEVER, WaitingDraft};
+use crate::lane::{DraftFrom, Lane, LaneState, SINCE_NEVER, WaitingDraft};
 use crate::limits::{
     ACCEPTED_JOIN_US, BUSY_TRIES, BUSY_WAIT_US, COMMIT_BYTES_MAX, COMMIT_SEGMENTS_MAX, DRAFT_WAIT_US, MERGE_BYTES_MAX,
     MERGE_DRAFT_BYTES, MERGE_PACKED_MESSAGES,
@@ -35,6 +35,19 @@ pub(crate) struct PushJob {
     slot: Slot,
     verdicts: Vec<Option<DraftVerdict>>,
     left: usize,
+}
+
+/// How large a commit is that is being put together.
+#[derive(Default)]
+struct CommitSize {
+    segments: usize,
+    bytes: usize,
+}
+
+impl CommitSize {
+    fn is_full(&self) -> bool {
+        self.segments >= COMMIT_SEGMENTS_MAX || self.bytes >= COMMIT_BYTES_MAX
+    }
 }
 
 /// The append commit in flight.
@@ -126,44 +139,42 @@ impl Shard {
                 lane.state = LaneState::Asked;
                 self.provision.push(at);
             }
-            LaneState::Ready => {
-                let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
-                let windowed = !drained || !lane.preparing.is_empty();
-                if let Some(floor) = floor.filter(|&floor| windowed && floor < lane.window_since) {
-                    if lane.last_created_at >= kept_from(floor) {
-                        self.load_window(at);
-                        return;
-                    }
-                    // Nothing was stored inside the window: holding nothing, it holds all there is.
-                    self.drop_window(at);
-                    self.lanes[at].window_since = kept_from(floor);
-                }
-                self.answer_preparing(at);
-                let lane = &self.lanes[at];
-                if lane.drafts.is_empty() || lane.waits_for_word() {
-                    return;
-                }
-                if drained {
-                    if !self.looked_up(at) {
-                        return;
-                    }
-                } else if self.waits_for_disk(at) {
-                    return;
-                } else if let Some(floor) = floor
-                    && self.lanes[at].runs().is_some()
-                    && !self.probe_waiting(at, floor)
-                {
-                    return;
-                }
-                let lane = &mut self.lanes[at];
-                if !lane.closing {
-                    lane.closing = true;
-                    self.closing.push_back(at);
-                }
-            }
+            LaneState::Ready => self.prepare_known(at, floor),
             // The window of a lane in flight may fall short only while dedup was off; it is loaded after.
             LaneState::Flying if floor.is_none_or(|floor| lane.window_since <= floor) => self.answer_preparing(at),
             LaneState::Asked | LaneState::Loading | LaneState::Flying => {}
+        }
+    }
+
+    /// The same of a lane that may close once what its first draft is judged by is here.
+    fn prepare_known(&mut self, at: Ref, floor: Option<Stamp>) {
+        let lane = &self.lanes[at];
+        let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
+        let windowed = !drained || !lane.preparing.is_empty();
+        if let Some(floor) = floor.filter(|&floor| windowed && floor < lane.window_since) {
+            if lane.last_created_at >= kept_from(floor) {
+                self.load_window(at);
+                return;
+            }
+            // Nothing was stored inside the window: holding nothing, it holds all there is.
+            self.drop_window(at);
+            self.lanes[at].window_since = kept_from(floor);
+        }
+        self.answer_preparing(at);
+        let lane = &self.lanes[at];
+        if lane.drafts.is_empty() || lane.waits_for_word() {
+            return;
+        }
+        let is_here = match (drained, floor) {
+            (true, _) => self.looked_up(at),
+            (false, _) if self.waits_for_disk(at) => false,
+            (false, Some(floor)) if self.lanes[at].runs().is_some() => self.probe_waiting(at, floor),
+            (false, _) => true,
+        };
+        let lane = &mut self.lanes[at];
+        if is_here && !lane.closing {
+            lane.closing = true;
+            self.closing.push_back(at);
         }
     }
 
@@ -181,61 +192,7 @@ impl Shard {
         if self.append_flight.is_some() || self.closing.is_empty() || self.spool.is_down() {
             return;
         }
-        let mut chosen: Vec<(Ref, usize)> = Vec::new();
-        let (mut segments, mut bytes) = (0, 0);
-        while let Some(&at) = self.closing.front() {
-            if segments >= COMMIT_SEGMENTS_MAX || bytes >= COMMIT_BYTES_MAX {
-                break;
-            }
-            let Some(lane) = self.lanes.slab.get(at) else {
-                self.closing.pop_front();
-                continue;
-            };
-            let alone = lane.suspect || lane.busy_count > BUSY_TRIES;
-            if alone && !chosen.is_empty() {
-                break;
-            }
-            let mut take = 0;
-            // Drafts out of the spool close alone, each kind being judged in its own way.
-            let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
-            let waits = match drained {
-                true => lane.lookup.as_ref().is_none_or(|l| !l.is_whole(lane.verified, self.window_us(at))),
-                false => self.waits_for_disk(at),
-            };
-            let mut span = None;
-            let probed = lane.runs().filter(|_| !drained);
-            let probed = probed.and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
-            for waiting in &lane.drafts {
-                if waits || waiting.is_drained() != drained || waiting.is_unlooked() || waiting.is_refused() {
-                    break;
-                }
-                if probed.is_some_and(|(floor, pushed)| !waiting.is_probed(floor, pushed)) {
-                    break;
-                }
-                let size = waiting.draft.packed.as_ref().map_or(waiting.draft.frames.len(), Bytes::len);
-                if take > 0 && (lane.suspect || bytes + size > COMMIT_BYTES_MAX || segments >= COMMIT_SEGMENTS_MAX) {
-                    break;
-                }
-                take += 1;
-                bytes += size;
-                let draft = &waiting.draft;
-                let own = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
-                let apart = waiting.accepted_at().map(accepted_span)
-                    != std::mem::replace(&mut span, waiting.accepted_at().map(accepted_span));
-                segments += (own || (drained && apart)) as usize;
-            }
-            segments += 1;
-            self.closing.pop_front();
-            self.lanes[at].closing = false;
-            if take > 0 && self.lanes[at].state == LaneState::Ready {
-                chosen.push((at, take));
-            } else if probed.is_some() || drained {
-                self.prepare(at);
-            }
-            if alone {
-                break;
-            }
-        }
+        let mut chosen = self.choose_lanes();
         if chosen.is_empty() {
             return;
         }
@@ -250,6 +207,84 @@ impl Shard {
         let commit = CommitId(self.commits);
         self.append_flight = Some(AppendFlight { commit, sent: self.now, lanes, segments: append.segments.clone() });
         self.effects.push(Effect::Append { commit, append });
+    }
+
+    /// Lanes that close now, with how many drafts of each. After one that went alone come those that do not, however many wait
+    /// to go alone: each costs a round trip.
+    fn choose_lanes(&mut self) -> Vec<(Ref, usize)> {
+        let (mut chosen, mut passed) = (Vec::new(), Vec::new());
+        let mut size = CommitSize::default();
+        let after_alone = std::mem::take(&mut self.went_alone);
+        while !size.is_full()
+            && let Some(at) = self.closing.pop_front()
+        {
+            let Some(lane) = self.lanes.slab.get(at) else { continue };
+            if lane.goes_alone() && (after_alone || !chosen.is_empty()) {
+                passed.push(at);
+                continue;
+            }
+            if self.choose_lane(at, &mut chosen, &mut size) && !chosen.is_empty() {
+                break;
+            }
+        }
+        if chosen.is_empty() {
+            let mut others = std::mem::take(&mut passed).into_iter();
+            others.find(|at| self.choose_lane(*at, &mut chosen, &mut size) && !chosen.is_empty());
+            passed = others.collect();
+        }
+        passed.into_iter().rev().for_each(|at| self.closing.push_front(at));
+        chosen
+    }
+
+    /// Adds a lane out of the closing order to a commit. True: it goes alone, and the commit is whole.
+    fn choose_lane(&mut self, at: Ref, chosen: &mut Vec<(Ref, usize)>, size: &mut CommitSize) -> bool {
+        let alone = self.lanes[at].goes_alone();
+        let take = self.takes(at, size);
+        let lane = &mut self.lanes[at];
+        lane.closing = false;
+        if take > 0 && lane.state == LaneState::Ready {
+            chosen.push((at, take));
+            self.went_alone = alone;
+        } else if lane.runs().is_some() || lane.drafts.front().is_some_and(WaitingDraft::is_drained) {
+            self.prepare(at);
+        }
+        alone
+    }
+
+    /// How many drafts of a lane go into a commit that is so large.
+    fn takes(&self, at: Ref, size: &mut CommitSize) -> usize {
+        let lane = &self.lanes[at];
+        // Drafts out of the spool close alone, each kind being judged in its own way.
+        let drained = lane.drafts.front().is_some_and(WaitingDraft::is_drained);
+        let waits = match drained {
+            true => lane.lookup.as_ref().is_none_or(|l| !l.is_whole(lane.verified, self.window_us(at))),
+            false => self.waits_for_disk(at),
+        };
+        let probed = lane.runs().filter(|_| !drained);
+        let probed = probed.and_then(|runs| Some((self.dedup_floor(at)?, runs.pushed())));
+        let (mut take, mut span) = (0, None);
+        for waiting in &lane.drafts {
+            if waits || waiting.is_drained() != drained || waiting.is_unlooked() || waiting.is_refused() {
+                break;
+            }
+            if probed.is_some_and(|(floor, pushed)| !waiting.is_probed(floor, pushed)) {
+                break;
+            }
+            let draft = &waiting.draft;
+            let bytes = draft.packed.as_ref().map_or(draft.frames.len(), Bytes::len);
+            let doubted = lane.doubt.is_any() && lane.doubt.next() <= take;
+            if take > 0 && (doubted || size.bytes + bytes > COMMIT_BYTES_MAX || size.is_full()) {
+                break;
+            }
+            take += 1;
+            size.bytes += bytes;
+            let own = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
+            let accepted = waiting.accepted_at().map(accepted_span);
+            let apart = accepted != std::mem::replace(&mut span, accepted);
+            size.segments += (own || (drained && apart)) as usize;
+        }
+        size.segments += 1;
+        take
     }
 
     /// Lets keys go that cannot make a duplicate any more.
@@ -274,7 +309,6 @@ impl Shard {
         lane.state = LaneState::Flying;
         let taken: Vec<WaitingDraft> = lane.drafts.drain(..take).collect();
         let lane = &self.lanes[at];
-        let sealed = floor.is_some() && lane.runs().is_some();
         let mut run = Run::new(index);
         let mut close_keys: HashMap<Key, Offset> = HashMap::new();
         let drained = taken.first().is_some_and(WaitingDraft::is_drained);
@@ -284,42 +318,13 @@ impl Shard {
         let first = next;
         let mut drafts = Vec::with_capacity(take);
         for waiting in taken {
-            let draft = &waiting.draft;
-            let mut duplicates = Vec::new();
-            if drained {
-                duplicates = self.judge_drained(at, &waiting, next, &mut fresh);
-            } else if let Some(floor) = floor
-                && !draft.all_minted
-            {
-                lane.window.touch(&draft.keys);
-                let mut sealed: &[Hit] = waiting.probe.as_ref().filter(|_| sealed).map_or(&[], |probe| &probe.hits);
-                for i in 0..draft.count {
-                    let key = key_at(&draft.keys, i as usize);
-                    // What is sealed is lower than what the window holds.
-                    let hit = match sealed.split_first() {
-                        Some((hit, further)) if hit.index == i => {
-                            sealed = further;
-                            Some(hit.offset)
-                        }
-                        _ => lane.window.probe(key, floor).or_else(|| close_keys.get(&key).copied()),
-                    };
-                    if let Some(offset) = hit {
-                        duplicates.push(Duplicate { index: i, offset, id: None });
-                    }
-                }
-            }
-            let base = next;
-            let (part, packed) = if duplicates.is_empty() {
-                // What is a segment of its own is stored packed, so nobody looks into it.
-                let alone = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
-                let frames = if alone { draft.frames.clone() } else { draft.raw() };
-                let keys = draft.keys.clone();
-                (Packed { frames, keys, count: draft.count, flags: draft.flags }, draft.packed.clone())
-            } else {
-                let dropped: Vec<u32> = duplicates.iter().map(|d| d.index).collect();
-                let left = repack::without(&draft.raw(), &draft.keys, &dropped);
-                (left.expect("the edge frames what it counts"), None)
+            let duplicates = match floor {
+                _ if drained => self.judge_drained(at, &waiting, next, &mut fresh),
+                Some(floor) if !waiting.draft.all_minted => judge_live(lane, &waiting, floor, &close_keys),
+                _ => Vec::new(),
             };
+            let base = next;
+            let (part, packed) = left_of(&waiting.draft, &duplicates);
             if several {
                 for i in 0..part.count {
                     close_keys.insert(key_at(&part.keys, i as usize), base.plus(i as i64));
@@ -434,15 +439,16 @@ impl Shard {
         }
         let lane = &mut self.lanes[at];
         let end = lane.verified;
-        lane.saw_end(end);
+        lane.saw_end(end, self.now);
         lane.state = LaneState::Ready;
-        lane.suspect = false;
+        lane.doubt.passed(flying.drafts.len());
         lane.busy_count = 0;
         self.feed_tail(at, records);
         if self.lanes[at].lookup.is_some() {
             self.lookup_follows(at, before, flying.fresh);
         }
         self.count_pushed(at, flying.count as u64);
+        self.spool.written += (flying.count > 0) as u64;
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }
@@ -454,7 +460,7 @@ impl Shard {
     fn appended_behind(&mut self, flying: FlyingLane, base: Offset) {
         let at = flying.lane;
         let lane = &mut self.lanes[at];
-        lane.suspect = false;
+        lane.doubt.passed(flying.drafts.len());
         lane.busy_count = 0;
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
@@ -487,6 +493,7 @@ impl Shard {
             StoreError::Unavailable(_) => !self.tries_again(),
             StoreError::Unknown(_) => true,
         };
+        let alone = flight.lanes.len() == 1;
         let mut lanes = Vec::with_capacity(flight.lanes.len());
         for flying in flight.lanes {
             let at = flying.lane;
@@ -496,19 +503,19 @@ impl Shard {
                 continue;
             }
             let mut drafts = flying.drafts;
-            if matches!(error, StoreError::Refused(_)) && self.lanes[at].suspect && !drafts.is_empty() {
+            if matches!(error, StoreError::Refused(_)) && self.lanes[at].doubt.refused(drafts.len(), alone) {
                 // Tried alone and refused again: this draft is the poison.
                 match drafts[0].waiting.is_drained() {
                     true => self.refuse_drained(&mut drafts[0].waiting),
                     false => {
                         let poison = drafts.remove(0).waiting;
+                        self.lanes[at].doubt.passed(1);
                         self.finish_draft(poison.from, DraftVerdict::Refused("the store refuses this item"));
                     }
                 }
             }
             self.unjudge(at, drafts);
             let lane = &mut self.lanes[at];
-            lane.suspect |= matches!(error, StoreError::Refused(_));
             lane.state = LaneState::Ready;
             if let StoreError::Unknown(_) = error {
                 // The rows may be there: the partition is read again before anything else is judged.
@@ -626,6 +633,42 @@ impl Shard {
             self.reply(push.slot, Verdict::Push(verdicts));
         }
     }
+}
+
+/// Duplicates of a live draft, against the lane's window and its sealed runs, and the drafts before it in this close.
+fn judge_live(lane: &Lane, waiting: &WaitingDraft, floor: Stamp, close_keys: &HashMap<Key, Offset>) -> Vec<Duplicate> {
+    let draft = &waiting.draft;
+    lane.window.touch(&draft.keys);
+    let probe = waiting.probe.as_ref().filter(|_| lane.runs().is_some());
+    let mut sealed: &[Hit] = probe.map_or(&[], |probe| &probe.hits);
+    let mut duplicates = Vec::new();
+    for index in 0..draft.count {
+        let key = key_at(&draft.keys, index as usize);
+        // What is sealed is lower than what the window holds.
+        let hit = match sealed.split_first() {
+            Some((hit, further)) if hit.index == index => {
+                sealed = further;
+                Some(hit.offset)
+            }
+            _ => lane.window.probe(key, floor).or_else(|| close_keys.get(&key).copied()),
+        };
+        duplicates.extend(hit.map(|offset| Duplicate { index, offset, id: None }));
+    }
+    duplicates
+}
+
+/// What is to be written of a draft, and the packed form of all of it where nothing is left out.
+fn left_of(draft: &Draft, duplicates: &[Duplicate]) -> (Packed, Option<Bytes>) {
+    if duplicates.is_empty() {
+        // What is a segment of its own is stored packed, so nobody looks into it.
+        let alone = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
+        let frames = if alone { draft.frames.clone() } else { draft.raw() };
+        let keys = draft.keys.clone();
+        return (Packed { frames, keys, count: draft.count, flags: draft.flags }, draft.packed.clone());
+    }
+    let dropped: Vec<u32> = duplicates.iter().map(|d| d.index).collect();
+    let left = repack::without(&draft.raw(), &draft.keys, &dropped);
+    (left.expect("the edge frames what it counts"), None)
 }
 
 /// Records of one span may share a segment.

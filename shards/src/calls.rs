@@ -2,8 +2,8 @@
 
 use crate::ack::Ruled;
 use crate::append::JudgedDraft;
-use crate::command::Verdict;
-use crate::effect::{Call, Effect, Reply, StoreError};
+use crate::command::{Record, Verdict};
+use crate::effect::{Call, Contact, Effect, KeysRow, LaneRow, Reply, StoreError};
 use crate::ids::{CallId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::lane::Ticket;
 use crate::limits::CALLS_MAX;
@@ -18,6 +18,16 @@ use crate::slab::Ref;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// What an answer of the one kind that a call has says.
+macro_rules! only {
+    ($result:expr, $kind:pat => $says:expr) => {
+        $result.and_then(|reply| match reply {
+            $kind => Ok($says),
+            other => Err(unexpected(&other)),
+        })
+    };
+}
 
 /// What waits for the answer.
 #[derive(Debug)]
@@ -38,7 +48,7 @@ pub(crate) enum Pending {
     DropRuns,
     Originals { partition: PartitionId, from: Offset, draft: JudgedDraft },
     FindQueue { slot: Option<Slot>, tenant: TenantId, queue: Arc<str> },
-    OpenGroup { group: Ref, epoch: u32, contact: crate::effect::Contact },
+    OpenGroup { group: Ref, epoch: u32, contact: Contact },
     Scan { group: Ref, epoch: u32 },
     FindLane { job: Ref, key: LaneKey },
     Seed { job: Ref, group: Ref, epoch: u32, lanes: Vec<Ref> },
@@ -136,151 +146,103 @@ impl Shard {
         match pending {
             Pending::Provision { lanes } => {
                 self.calls.provisions -= 1;
-                let rows = result.and_then(lanes_of);
-                self.provisioned(lanes, rows);
+                self.provisioned(lanes, only!(result, Reply::Lanes(rows) => rows));
             }
-            Pending::Reverify { lane } => {
-                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
-                self.reverified(lane, row);
-            }
-            Pending::MeetLane { lane } => {
-                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
-                self.lane_found(&lane, row);
-            }
-            Pending::ReadGrown { slot, lane } => {
-                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
-                self.grown_read(slot, lane, row);
-            }
-            Pending::LearnLane { job, lane, ours, told } => {
-                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
-                self.lane_learnt(job, lane, ours, told, row);
-            }
+            Pending::Reverify { lane } => self.reverified(lane, lane_of(result)),
+            Pending::MeetLane { lane } => self.lane_found(&lane, lane_of(result)),
+            Pending::ReadGrown { slot, lane } => self.grown_read(slot, lane, lane_of(result)),
+            Pending::LearnLane { job, lane, ours, told } => self.lane_learnt(job, lane, ours, told, lane_of(result)),
+            Pending::PrepareLane { ticket } => self.prepare_found(ticket, lane_of(result)),
+            Pending::FindLane { job, key } => self.pinned_found(job, &key, lane_of(result)),
             Pending::PrepareRows { lane, ticket, rows } => {
-                let read = result.and_then(|reply| match reply {
-                    Reply::RunRows(read) => Ok(read),
-                    other => Err(unexpected(&other)),
-                });
-                self.prepare_rows_read(lane, ticket, rows, read);
-            }
-            Pending::PrepareLane { ticket } => {
-                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
-                self.prepare_found(ticket, row);
+                self.prepare_rows_read(lane, ticket, rows, only!(result, Reply::RunRows(read) => read));
             }
             Pending::LoadKeys { lane, to, since } => {
-                let page = result.and_then(|reply| self.keys_of(reply));
+                let page = self.keys_of(result);
                 self.keys_loaded(lane, to, since, page);
             }
             Pending::LookUp { lane, to, since } => {
-                let page = result.and_then(|reply| self.keys_of(reply));
+                let page = self.keys_of(result);
                 self.keys_looked_up(lane, to, since, page);
             }
-            Pending::LookUpId { lane, offset } => self.record_looked_up(lane, offset, result.and_then(records_of)),
+            Pending::Resolve(resolving) => {
+                let page = self.keys_of(result);
+                self.keys_read(resolving, page);
+            }
+            Pending::LookUpId { lane, offset } => self.record_looked_up(lane, offset, records_of(result)),
+            Pending::Originals { partition, from, draft } => {
+                self.originals_read(partition, from, draft, records_of(result));
+            }
             Pending::LoadRuns(loading) => {
-                let page = result.and_then(|reply| match reply {
-                    Reply::Runs { runs, complete } => Ok((runs, complete)),
-                    other => Err(unexpected(&other)),
-                });
-                self.runs_loaded(loading, page);
+                self.runs_loaded(loading, only!(result, Reply::Runs { runs, complete } => (runs, complete)));
             }
-            Pending::SealRun { number } => {
-                let run = result.and_then(|reply| match reply {
-                    Reply::Sealed(run) => Ok(run),
-                    other => Err(unexpected(&other)),
-                });
-                self.run_sealed(number, run);
-            }
-            Pending::Probe(probing) => {
-                let rows = result.and_then(|reply| match reply {
-                    Reply::RunRows(rows) => Ok(rows),
-                    other => Err(unexpected(&other)),
-                });
-                self.rows_probed(probing, rows);
-            }
+            Pending::SealRun { number } => self.run_sealed(number, only!(result, Reply::Sealed(run) => run)),
+            Pending::Probe(probing) => self.rows_probed(probing, only!(result, Reply::RunRows(rows) => rows)),
             // What could not be removed goes with the clean-up.
             Pending::DropRuns => {}
             // The pop was withdrawn.
             Pending::Nobody => {}
-            Pending::Originals { partition, from, draft } => {
-                self.originals_read(partition, from, draft, result.and_then(records_of));
-            }
-            Pending::FindQueue { slot, tenant, queue } if self.is_stale() && result.is_ok() => {
-                // The queue changed again meanwhile, and that answer may be in already.
-                self.ask(Call::FindQueue { tenant, queue: queue.clone() }, Pending::FindQueue { slot, tenant, queue });
-            }
-            Pending::FindQueue { slot, tenant, queue } => {
-                // Without an answer nothing of the queue can be trusted: an empty row forgets it all.
-                let row = match result {
-                    Ok(Reply::Queue(row)) => row,
-                    _ => None,
-                };
-                match slot {
-                    Some(slot) => {
-                        self.queue_found(tenant, &queue, row);
-                        self.reply(slot, Verdict::Done);
-                    }
-                    None => self.queue_read_anew(tenant, &queue, row),
-                }
-            }
+            Pending::FindQueue { slot, tenant, queue } => self.queue_answered(slot, tenant, queue, result),
             Pending::OpenGroup { group, epoch, .. } | Pending::Scan { group, epoch } if self.is_past(group, epoch) => {}
             Pending::OpenGroup { group, contact, .. } => {
-                let row = result.and_then(|reply| match reply {
-                    Reply::Group(row) => Ok(row),
-                    other => Err(unexpected(&other)),
-                });
-                self.group_opened(group, contact, row);
+                self.group_opened(group, contact, only!(result, Reply::Group(row) => row));
             }
             Pending::Scan { group, .. } => {
-                let page = result.and_then(|reply| match reply {
-                    Reply::Scanned { rows, next, now } => {
-                        self.read_clock(now, self.asked);
-                        Ok((rows, next))
-                    }
-                    other => Err(unexpected(&other)),
+                let page = only!(result, Reply::Scanned { rows, next, now } => {
+                    self.read_clock(now, self.asked);
+                    (rows, next)
                 });
                 self.scanned(group, page);
             }
-            Pending::FindLane { job, key } => {
-                let row = result.and_then(lanes_of).map(|rows| rows.into_iter().next().flatten());
-                self.pinned_found(job, &key, row);
-            }
             Pending::Seed { job, group, epoch, lanes } => {
-                let rows = result.and_then(|reply| match reply {
-                    Reply::Cursors { rows, now } => {
-                        self.read_clock(now, self.asked);
-                        Ok(rows)
-                    }
-                    other => Err(unexpected(&other)),
+                let rows = only!(result, Reply::Cursors { rows, now } => {
+                    self.read_clock(now, self.asked);
+                    rows
                 });
                 self.seeded(job, group, epoch, lanes, rows);
             }
             Pending::ReadClaim { job, group, lane, start, wanted } => {
-                self.claim_read(job, group, lane, start, wanted, result.and_then(records_of));
+                self.claim_read(job, group, lane, start, wanted, records_of(result));
             }
             Pending::ReadNewest { job, group, lane, start } => {
-                self.newest_read(job, group, lane, start, result.and_then(records_of));
+                self.newest_read(job, group, lane, start, records_of(result));
             }
             Pending::FindPartitions { tickets } => {
                 self.finds.one_answered();
-                self.partitions_found(tickets, result.and_then(found_of));
+                self.partitions_found(tickets, only!(result, Reply::Found(found) => found));
             }
-            Pending::FindGone { lanes } => self.gone_found(lanes, result.and_then(found_of)),
+            Pending::FindGone { lanes } => self.gone_found(lanes, only!(result, Reply::Found(found) => found)),
             Pending::FindCursors { waiting } => {
                 self.finds.one_answered();
-                let found = result.and_then(|reply| match reply {
-                    Reply::FoundCursors(found) => Ok(found),
-                    other => Err(unexpected(&other)),
-                });
-                self.cursors_found(waiting, found);
-            }
-            Pending::Resolve(resolving) => {
-                let page = result.and_then(|reply| self.keys_of(reply));
-                self.keys_read(resolving, page);
+                self.cursors_found(waiting, only!(result, Reply::FoundCursors(found) => found));
             }
             Pending::ReadPoison { ticket, lane, group, tries, ruled } => {
-                let read = result.and_then(records_of).map(|(records, _)| records);
+                let read = records_of(result).map(|(records, _)| records);
                 self.poison_read((ticket, lane, group, tries, ruled), read);
             }
         }
+    }
+
+    fn queue_answered(
+        &mut self,
+        slot: Option<Slot>,
+        tenant: TenantId,
+        queue: Arc<str>,
+        result: Result<Reply, StoreError>,
+    ) {
+        if self.is_stale() && result.is_ok() {
+            // The queue changed again meanwhile, and that answer may be in already.
+            let call = Call::FindQueue { tenant, queue: queue.clone() };
+            return self.ask(call, Pending::FindQueue { slot, tenant, queue });
+        }
+        // Without an answer nothing of the queue can be trusted: an empty row forgets it all.
+        let row = match result {
+            Ok(Reply::Queue(row)) => row,
+            _ => None,
+        };
+        let Some(slot) = slot else { return self.queue_read_anew(tenant, &queue, row) };
+        self.queue_found(tenant, &queue, row);
+        self.reply(slot, Verdict::Done);
     }
 
     /// Whether a group was forgotten since something was asked for it.
@@ -288,36 +250,21 @@ impl Shard {
         self.queues.groups.get(group).is_none_or(|g| g.epoch != epoch)
     }
 
-    fn keys_of(&mut self, reply: Reply) -> Result<(Vec<crate::effect::KeysRow>, bool), StoreError> {
-        match reply {
-            Reply::Keys { rows, complete, now } => {
-                self.read_clock(now, self.asked);
-                Ok((rows, complete))
-            }
-            other => Err(unexpected(&other)),
-        }
+    fn keys_of(&mut self, result: Result<Reply, StoreError>) -> Result<(Vec<KeysRow>, bool), StoreError> {
+        only!(result, Reply::Keys { rows, complete, now } => {
+            self.read_clock(now, self.asked);
+            (rows, complete)
+        })
     }
 }
 
-fn lanes_of(reply: Reply) -> Result<Vec<Option<crate::effect::LaneRow>>, StoreError> {
-    match reply {
-        Reply::Lanes(rows) => Ok(rows),
-        other => Err(unexpected(&other)),
-    }
+/// The one lane that was asked for.
+fn lane_of(result: Result<Reply, StoreError>) -> Result<Option<LaneRow>, StoreError> {
+    only!(result, Reply::Lanes(rows) => rows.into_iter().next().flatten())
 }
 
-fn found_of(reply: Reply) -> Result<Vec<Option<crate::effect::FoundLane>>, StoreError> {
-    match reply {
-        Reply::Found(found) => Ok(found),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn records_of(reply: Reply) -> Result<(Vec<crate::command::Record>, Offset), StoreError> {
-    match reply {
-        Reply::Records { records, log_start } => Ok((records, log_start)),
-        other => Err(unexpected(&other)),
-    }
+fn records_of(result: Result<Reply, StoreError>) -> Result<(Vec<Record>, Offset), StoreError> {
+    only!(result, Reply::Records { records, log_start } => (records, log_start))
 }
 
 /// The edge answers each call with its own kind of reply; anything else is a bug there.

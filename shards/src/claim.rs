@@ -20,6 +20,7 @@ use crate::queue::GroupState;
 use crate::shard::Shard;
 use crate::slab::Ref;
 use crate::standing::{Standing, next_start, standing};
+use crate::tail::fitting;
 use crate::visible::visible_end;
 
 /// One pop command.
@@ -351,7 +352,7 @@ impl Shard {
                         self.know_lane(lane, row);
                     } else {
                         self.lanes.identify(lane, row.partition);
-                        self.lanes[lane].saw_end(row.last_offset);
+                        self.lanes[lane].saw_end(row.last_offset, self.now);
                         self.lanes[lane].log_start = row.log_start;
                     }
                 }
@@ -433,7 +434,8 @@ impl Shard {
             Standing::Ready { start } if self.pops[at].conflates() => self.serve_newest(at, group, lane_ref, start),
             Standing::Ready { start } => {
                 let job = &self.pops[at];
-                let Some(mut end) = lane.tail.span(start, job.batch_left, job.bytes_left()) else {
+                let said = job.pop.said.of_each(&lane.key.partition);
+                let Some(mut end) = lane.tail.span(start, job.batch_left, job.bytes_left(), said) else {
                     return self.read_claim(at, group, lane_ref, start);
                 };
                 if options.delay_secs > 0 {
@@ -522,8 +524,6 @@ impl Shard {
                 _ => self.free_cursor(lane_ref, group),
             };
         }
-        let last = records.last().expect("not empty").last();
-        let mut end = last.min(start.plus(job.batch_left as i64 - 1));
         let visible = match standing {
             Standing::Ready { .. } => {
                 let runs = records.iter().map(|r| (r.last(), r.created_at));
@@ -534,7 +534,7 @@ impl Shard {
         match visible {
             Some(visible) if job.wants() => {
                 let said = job.pop.said.of_each(&lane.key.partition);
-                end = end.min(visible).min(within_bytes(&records, start, job.bytes_left(), said));
+                let end = fitting(&records, start, job.batch_left, job.bytes_left(), said).min(visible);
                 let records = records.into_iter().filter(|r| r.base <= end).collect();
                 self.claim(at, group, lane_ref, start, end, records);
             }
@@ -649,7 +649,7 @@ impl Shard {
                         gone.push(lane_ref);
                         continue;
                     };
-                    lane.saw_end(seeded.last_offset);
+                    lane.saw_end(seeded.last_offset, self.now);
                     lane.log_start = lane.log_start.max(seeded.log_start);
                     lane.cursor_entry(group).learn(seeded.row, now);
                     self.free_cursor(lane_ref, group);
@@ -740,28 +740,7 @@ impl Shard {
     }
 }
 
-/// The last offset from `start` on that fits into `bytes`; at least `start`. `said`: of each message beside its frame.
-/// Counted as in [`bytes_of`].
-fn within_bytes(records: &[Record], start: Offset, bytes: u64, said: u64) -> Offset {
-    let mut left = bytes;
-    let mut end = start;
-    for record in records {
-        let first = record.base.max(start);
-        let here = record.last().0 - first.0 + 1;
-        let each = (record.raw_len as u64 / record.count.max(1) as u64 + said).max(1);
-        let fits = here.min((left / each).min(i64::MAX as u64) as i64);
-        if fits > 0 {
-            end = first.plus(fits - 1);
-        }
-        if fits < here {
-            break;
-        }
-        left -= fits as u64 * each;
-    }
-    end
-}
-
-/// Bytes of a span, inflated and with what is `said` of each message; a record's bytes count evenly over its messages.
+/// Bytes of a span, counted as by [`fitting`].
 fn bytes_of(records: &[Record], start: Offset, end: Offset, said: u64) -> u64 {
     let of = |record: &Record| {
         let n = (record.last().min(end).0 - record.base.max(start).0 + 1).max(0) as u64;

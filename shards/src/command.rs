@@ -385,10 +385,12 @@ pub enum Event {
     SpoolFound {
         lanes: Vec<(u64, u32)>,
     },
-    /// Whether every record on disk was handed over, and further ones are at once. What a shard still misses then is
-    /// lost: it could not be read.
+    /// Whether every record on disk was handed over, and further ones are at once, `but` for lanes of this shard, by hash of
+    /// their names, of which some wait on disk for a refused one. What a shard still misses of others then is lost: it could
+    /// not be read.
     SpoolRead {
         all: bool,
+        but: Vec<u64>,
     },
     /// The store is another one than before, after a failover or a restore: what is remembered of it is void. Its clock said
     /// `now` before `at`. What is asked of the store from this turn on is asked of the other one.
@@ -397,8 +399,10 @@ pub enum Event {
         at: Micros,
     },
     /// What other brokers committed, as their log says: lanes of this shard that may have grown, as they are now; cursors
-    /// whose lease ended, and what they have left; queues that changed. `lost`: and further things that nobody knows.
+    /// whose lease ended, and what they have left; queues that changed. `began`: when that was asked for. `lost`: and further
+    /// things that nobody knows.
     Log {
+        began: Micros,
         lanes: Vec<LogLane>,
         freed: Vec<(PartitionId, GroupId, Left)>,
         changed: Vec<(TenantId, Arc<str>)>,
@@ -452,8 +456,9 @@ pub struct Drained {
 pub enum DrainVerdict {
     /// Stored, but for so many that were stored before; it may be removed.
     Stored { duplicates: u32 },
-    /// The store refuses it alone, for good. Its lane waits for [`Event::RefusedAgain`] or [`Event::RefusedGone`].
-    Refused,
+    /// The store refuses it alone, for good. Its lane waits for [`Event::RefusedAgain`] or [`Event::RefusedGone`]. `written`:
+    /// lanes that the shard has written so far, which says that the store takes something.
+    Refused { written: u64 },
 }
 
 /// What is known of PostgreSQL's clock after it said `stamp` in an answer that was asked for at `asked` and came at `at`:

@@ -38,7 +38,6 @@ impl Shard {
         let still = lane.state == LaneState::Ready
             && self.now.since(lane.touched) > idle_us
             && !lane.closing
-            && !lane.suspect
             && !lane.to_spool
             && lane.drafts.is_empty()
             && lane.preparing.is_empty()

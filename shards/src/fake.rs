@@ -165,7 +165,11 @@ pub fn plain(call: &Call) -> Reply {
 }
 
 pub fn pop(group: &str) -> Command {
-    Command::Pop(Pop {
+    Command::Pop(plain_pop(group))
+}
+
+pub fn plain_pop(group: &str) -> Pop {
+    Pop {
         from: PopFrom::Queue { tenant: TenantId::DEFAULT, queue: "q".into() },
         makes_queue: true,
         group: group.into(),
@@ -182,5 +186,5 @@ pub fn pop(group: &str) -> Command {
         seed: LeaseSeed { millis: 1, counter: group.parse().expect("a number"), wide: false },
         more: false,
         at_least: 0,
-    })
+    }
 }

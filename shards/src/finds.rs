@@ -3,7 +3,8 @@
 //!     start_set > find_partition, find_cursor > (end of the turn) send_finds > partitions_found, cursors_found > start_set
 //!
 //! Holds: an answer is for sets only that were there when it was asked for. However many partitions an ack names, at most
-//! FINDS_MAX calls of them are on their way: what pushes and pops ask for does not wait behind all of them.
+//! FINDS_MAX calls of them are on their way: what pushes and pops ask for does not wait behind all of them. Nor does a small ack
+//! behind a large one: a call is filled from all of them in turns.
 
 use crate::calls::Pending;
 use crate::effect::Call;
@@ -25,38 +26,57 @@ pub(crate) struct Finds {
     out: usize,
 }
 
-/// Things to read, each with the sets that wait for it, in the order in which the first of them came.
+/// Things to read, each with the sets that wait for it.
 #[derive(Debug)]
 struct Wanted<K> {
-    entries: VecDeque<(K, Vec<Ticket>)>,
-    /// Number of each among all there ever were.
-    number: HashMap<K, usize>,
-    first: usize,
+    sets: HashMap<K, Vec<Ticket>>,
+    /// What each ack job wants, in order; of several that want the same thing the first whose turn it is has it read.
+    jobs: HashMap<Ref, VecDeque<K>>,
+    /// Whose turn it is.
+    turns: VecDeque<Ref>,
 }
 
 impl<K> Default for Wanted<K> {
     fn default() -> Self {
-        Wanted { entries: VecDeque::new(), number: HashMap::new(), first: 0 }
+        Wanted { sets: HashMap::new(), jobs: HashMap::new(), turns: VecDeque::new() }
     }
 }
 
 impl<K: Clone + Eq + Hash> Wanted<K> {
     fn want(&mut self, key: K, ticket: Ticket) {
-        let next = self.first + self.entries.len();
-        let number = *self.number.entry(key.clone()).or_insert(next);
-        if number == next {
-            self.entries.push_back((key, Vec::new()));
-        }
-        self.entries[number - self.first].1.push(ticket);
+        let turns = &mut self.turns;
+        let keys = self.jobs.entry(ticket.job).or_insert_with(|| {
+            turns.push_back(ticket.job);
+            VecDeque::new()
+        });
+        keys.push_back(key.clone());
+        self.sets.entry(key).or_default().push(ticket);
     }
 
-    /// Takes the first, if it is one of those.
-    fn take_if(&mut self, one_of: impl Fn(&K) -> bool) -> Option<(K, Vec<Ticket>)> {
-        self.entries.front().filter(|(key, _)| one_of(key))?;
-        let (key, tickets) = self.entries.pop_front()?;
-        self.number.remove(&key);
-        self.first += 1;
-        Some((key, tickets))
+    /// Takes up to `most` things that are alike, one of each job in turn.
+    fn take(&mut self, most: usize, alike: impl Fn(&K, &K) -> bool) -> Vec<(K, Vec<Ticket>)> {
+        let mut taken: Vec<(K, Vec<Ticket>)> = Vec::new();
+        let mut passed = Vec::new();
+        while taken.len() < most
+            && let Some(job) = self.turns.pop_front()
+        {
+            let Some(keys) = self.jobs.get_mut(&job) else { continue };
+            while keys.front().is_some_and(|key| !self.sets.contains_key(key)) {
+                keys.pop_front();
+            }
+            let Some(key) = keys.front() else {
+                self.jobs.remove(&job);
+                continue;
+            };
+            if taken.first().is_some_and(|(first, _)| !alike(first, key)) {
+                passed.push(job);
+                continue;
+            }
+            self.turns.push_back(job);
+            taken.extend(keys.pop_front().and_then(|key| self.sets.remove_entry(&key)));
+        }
+        passed.into_iter().rev().for_each(|job| self.turns.push_front(job));
+        taken
     }
 }
 
@@ -83,14 +103,9 @@ impl Shard {
 
     /// One call; false when there is nothing to ask for.
     fn send_partitions(&mut self) -> bool {
-        let Some(((tenant, id), sets)) = self.finds.partitions.take_if(|_| true) else { return false };
-        let (mut ids, mut tickets) = (vec![id], vec![sets]);
-        while ids.len() < FIND_MAX
-            && let Some(((_, id), sets)) = self.finds.partitions.take_if(|(of, _)| *of == tenant)
-        {
-            ids.push(id);
-            tickets.push(sets);
-        }
+        let wanted = self.finds.partitions.take(FIND_MAX, |(tenant, _), (other, _)| tenant == other);
+        let Some(&((tenant, _), _)) = wanted.first() else { return false };
+        let (ids, tickets) = wanted.into_iter().map(|((_, id), sets)| (id, sets)).unzip();
         self.finds.out += 1;
         self.ask(Call::FindPartitions { tenant, ids }, Pending::FindPartitions { tickets });
         true
@@ -99,16 +114,20 @@ impl Shard {
     /// One call; false when there is nothing to ask for.
     fn send_cursors(&mut self) -> bool {
         let (mut cursors, mut waiting) = (Vec::new(), Vec::new());
-        while cursors.len() < FIND_MAX
-            && let Some(((lane, group), tickets)) = self.finds.cursors.take_if(|_| true)
-        {
-            match self.lanes.slab.get(lane).map(|lane| lane.id) {
-                Some(partition) => {
-                    cursors.push((partition, group));
-                    waiting.push((lane, tickets));
+        while cursors.len() < FIND_MAX {
+            let wanted = self.finds.cursors.take(FIND_MAX - cursors.len(), |_, _| true);
+            if wanted.is_empty() {
+                break;
+            }
+            for ((lane, group), tickets) in wanted {
+                match self.lanes.slab.get(lane).map(|lane| lane.id) {
+                    Some(partition) => {
+                        cursors.push((partition, group));
+                        waiting.push((lane, tickets));
+                    }
+                    // Forgotten since: by its number it may be there.
+                    None => tickets.into_iter().for_each(|ticket| self.start_set(ticket)),
                 }
-                // Forgotten since: by its number it may be there.
-                None => tickets.into_iter().for_each(|ticket| self.start_set(ticket)),
             }
         }
         if cursors.is_empty() {
@@ -117,5 +136,39 @@ impl Shard {
         self.finds.out += 1;
         self.ask(Call::FindCursors { cursors }, Pending::FindCursors { waiting });
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slab::Slab;
+
+    #[test]
+    fn acks_take_turns_and_what_several_want_is_read_once() {
+        let mut jobs = Slab::default();
+        let [large, small, other] = [(), (), ()].map(|()| jobs.insert(()));
+        let mut wanted: Wanted<(u32, usize)> = Wanted::default();
+        let ticket = |job, set| Ticket { job, set };
+        (0..250_000).for_each(|n| wanted.want((0, n), ticket(large, n)));
+        wanted.want((1, 0), ticket(other, 0));
+        wanted.want((0, 249_999), ticket(small, 0));
+        wanted.want((0, 249_999), ticket(small, 1));
+        let mut take = || wanted.take(512, |(a, _), (b, _)| a == b);
+        let first = take();
+        let sets = [ticket(large, 249_999), ticket(small, 0), ticket(small, 1)];
+        assert_eq!(
+            (first.len(), &first[1]),
+            (512, &((0, 249_999), sets.to_vec())),
+            "the small one is in the first call"
+        );
+        assert_eq!(take(), [((1, 0), vec![ticket(other, 0)])], "who was passed over is next");
+        let mut left = 249_999 - 511;
+        while left > 0 {
+            let some = take();
+            assert_eq!(some.len(), left.min(512));
+            left -= some.len();
+        }
+        assert!(take().is_empty() && wanted.sets.is_empty() && wanted.jobs.is_empty() && wanted.turns.is_empty());
     }
 }

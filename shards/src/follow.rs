@@ -8,7 +8,7 @@
 use crate::calls::Pending;
 use crate::command::{Left, LogLane, Verdict};
 use crate::effect::{Call, LaneRow, QueueRow, StoreError};
-use crate::ids::{GroupId, Offset, PartitionId, Slot, Stamp, TenantId};
+use crate::ids::{GroupId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::lane::LaneState;
 use crate::place::LaneKey;
 use crate::shard::Shard;
@@ -19,6 +19,7 @@ impl Shard {
     /// Takes a read of the log. `lost`: there was more, which nobody knows any more.
     pub(crate) fn hear_log(
         &mut self,
+        began: Micros,
         lanes: Vec<LogLane>,
         freed: Vec<(PartitionId, GroupId, Left)>,
         changed: Vec<(TenantId, Arc<str>)>,
@@ -26,10 +27,15 @@ impl Shard {
     ) {
         self.followed = self.calls.last_sent();
         for row in lanes {
+            let (partition, end) = (row.partition, row.last_offset);
             self.lane_grew(row);
+            if let Some(at) = self.lanes.by_number(partition).filter(|&at| self.lanes[at].end == end) {
+                // The reader has seen all of it.
+                self.lanes[at].grown = Micros(0);
+            }
         }
         for (partition, group, left) in freed {
-            self.cursor_freed(partition, group, left);
+            self.cursor_freed(began, partition, group, left);
         }
         for (tenant, queue) in changed {
             self.absent.clear();
@@ -108,21 +114,25 @@ impl Shard {
             self.lanes.identify(at, partition);
         }
         let lane = &mut self.lanes[at];
-        lane.saw_end(last_offset);
+        lane.saw_end(last_offset, self.now);
         lane.log_start = lane.log_start.max(log_start);
         at
     }
 
     /// Another broker ended the lease of a cursor. Without this the lane would be thought leased when it grows later, or
-    /// when a lease that was granted since ends sooner, which nobody tells.
-    fn cursor_freed(&mut self, partition: PartitionId, id: GroupId, left: Left) {
+    /// when a lease that was granted since ends sooner, which nobody tells. With nothing left nobody is to be woken when the
+    /// lease would have ended.
+    fn cursor_freed(&mut self, began: Micros, partition: PartitionId, id: GroupId, left: Left) {
         let Some(at) = self.lanes.by_number(partition) else { return };
         let groups = &self.queues.slab[self.lanes[at].queue].groups;
         let Some(group) = groups.iter().copied().find(|&group| self.queues.groups[group].id == id) else { return };
         if let Some(cursor) = self.lanes[at].cursor_mut(group) {
-            cursor.forget_soon();
+            let past = usize::from(cursor.forget_soon());
+            self.timers.are_past(past, &self.lanes);
         }
         match left {
+            // What was stored meanwhile the log's reader need not have seen.
+            Left::Nothing if began <= self.lanes[at].grown => self.offer(at, group),
             Left::Nothing => {}
             Left::Something => self.offer(at, group),
             Left::Leased(end) => self.offer_at(at, group, self.moment_of(end)),

@@ -54,12 +54,14 @@ impl Shard {
     /// A group was deleted, and may be there again under another number: nothing that is remembered of its cursors counts.
     pub(crate) fn forget_group(&mut self, group: Ref) {
         let queue = self.queues.groups[group].queue;
+        let mut past = 0;
         for i in 0..self.lanes.of_queue(queue).len() {
             let lane = self.lanes.of_queue(queue)[i];
             if let Some(cursor) = self.lanes[lane].cursor_mut(group) {
-                cursor.forget_soon();
+                past += usize::from(cursor.forget_soon());
             }
         }
+        self.timers.are_past(past, &self.lanes);
         self.reopen_group(group);
     }
 

@@ -1,9 +1,11 @@
 //! What a shard remembers of one partition: where its log ends, the waiting drafts, the window, the tail, the cursors.
 
 use crate::command::{Draft, SpoolId};
+use crate::doubt::Doubt;
 use crate::drain::Lookup;
 use crate::effect::CursorRow;
 use crate::ids::{Micros, Offset, PartitionId, Stamp};
+use crate::limits::BUSY_TRIES;
 use crate::memo::Memo;
 use crate::place::LaneKey;
 use crate::prepare::PrepareTicket;
@@ -41,14 +43,16 @@ pub struct Lane {
     pub state: LaneState,
     /// In the closing order.
     pub closing: bool,
-    /// The store refused a commit this lane was in: close alone, one draft at a time.
-    pub suspect: bool,
+    /// The store refused a commit this lane was in.
+    pub doubt: Doubt,
     /// Commits in a row that found the row locked or moved.
     pub busy_count: u8,
     /// Through this offset the window has seen every key: what the compare-and-set expects.
     pub verified: Offset,
     /// Highest offset known to be stored, by whomever.
     pub end: Offset,
+    /// When that was learnt; 0 from the log, whose reader has seen it.
+    pub grown: Micros,
     pub log_start: Offset,
     /// Stamp of the newest segment, or later.
     pub last_created_at: Stamp,
@@ -188,19 +192,21 @@ impl Cursor {
         self.row = Some(row);
     }
 
-    /// The row must be read again before anything is decided on it.
-    pub fn forget_row(&mut self) {
+    /// The row must be read again before anything is decided on it: whoever reads it learns of a lease or a hold as well. True:
+    /// a timer was armed, whose entry does not count any more.
+    #[must_use]
+    pub fn forget_row(&mut self) -> bool {
         self.row = None;
         self.lease_until = Micros(0);
         self.forget = false;
+        self.timer.take().is_some()
     }
 
     /// The same, once what is under way has ended with what it knows: its move is refused if that is old.
-    pub fn forget_soon(&mut self) {
+    #[must_use]
+    pub fn forget_soon(&mut self) -> bool {
         self.forget = self.busy;
-        if !self.busy {
-            self.forget_row();
-        }
+        !self.busy && self.forget_row()
     }
 
     /// Whether a lease holds the partition, by our reckoning.
@@ -218,10 +224,11 @@ impl Lane {
             id: PartitionId(0),
             state: LaneState::Unknown,
             closing: false,
-            suspect: false,
+            doubt: Doubt::default(),
             busy_count: 0,
             verified: Offset::NONE,
             end: Offset::NONE,
+            grown: Micros(0),
             log_start: Offset(0),
             last_created_at: Stamp(0),
             window_since: SINCE_NEVER,
@@ -236,6 +243,11 @@ impl Lane {
             cursors: Vec::new(),
             touched: now,
         }
+    }
+
+    /// Whether it closes by itself: its commit may be refused, or waits for a row.
+    pub fn goes_alone(&self) -> bool {
+        self.doubt.is_any() || self.busy_count > BUSY_TRIES
     }
 
     /// Whether nothing of it may be stored before the spool says what becomes of its first draft.
@@ -271,8 +283,10 @@ impl Lane {
     }
 
     /// The stored end moved, by our commit or somebody's.
-    pub fn saw_end(&mut self, end: Offset) {
-        self.end = self.end.max(end);
+    pub fn saw_end(&mut self, end: Offset, now: Micros) {
+        if self.end < end {
+            (self.end, self.grown) = (end, now);
+        }
     }
 }
 

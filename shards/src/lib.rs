@@ -12,6 +12,7 @@ pub mod bundle;
 pub mod command;
 pub mod effect;
 pub mod frames;
+pub mod handed;
 pub mod ids;
 pub mod inflated;
 pub mod key;
@@ -31,6 +32,7 @@ mod attempt;
 mod calls;
 mod claim;
 mod conflate;
+mod doubt;
 mod drain;
 mod evict;
 #[cfg(test)]

@@ -145,7 +145,7 @@ impl Shard {
         };
         match outcome {
             CursorOutcome::Moved { version, lease_left_us, last_offset, log_start } => {
-                lane.saw_end(last_offset);
+                lane.saw_end(last_offset, self.now);
                 lane.log_start = lane.log_start.max(log_start);
                 let cursor = lane.cursor_entry(queued.group);
                 if let (Some(mut row), Some(to)) = (cursor.row, queued.cursor_move.to) {
@@ -156,7 +156,7 @@ impl Shard {
                 self.moved(queued);
             }
             CursorOutcome::Stale { row, last_offset, log_start } => {
-                lane.saw_end(last_offset);
+                lane.saw_end(last_offset, self.now);
                 lane.log_start = lane.log_start.max(log_start);
                 lane.cursor_entry(queued.group).learn(row, now);
                 self.look_again(queued);
@@ -254,10 +254,10 @@ impl Shard {
         self.followed = self.calls.last_sent();
         if let Some(lane) = self.lanes.slab.get_mut(lane) {
             let cursor = lane.cursor_entry(group);
-            cursor.row = None;
-            cursor.lease_until = Micros(0);
+            let past = usize::from(cursor.forget_row());
             let memo = cursor.memo.take();
             self.memo_left(memo);
+            self.timers.are_past(past, &self.lanes);
         }
         match op {
             Op::Claim { job, claim, .. } => {
@@ -286,7 +286,8 @@ impl Shard {
         let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) else { return };
         cursor.busy = false;
         if cursor.forget {
-            cursor.forget_row();
+            let past = usize::from(cursor.forget_row());
+            self.timers.are_past(past, &self.lanes);
         }
         if self.freeing == Some((lane, group)) {
             // A set that was started from the loop below has ended: it goes on there, however many there are.

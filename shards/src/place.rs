@@ -31,11 +31,11 @@ impl LaneKey {
     }
     /// Placement slot, 0 to 4095.
     pub fn slot(&self) -> u16 {
-        (self.hash % PLACEMENT_SLOTS) as u16
+        slot_of_names(self.hash)
     }
     /// Owner among `shards` shards.
     pub fn owner(&self, shards: usize) -> usize {
-        owner_of_slot(self.slot(), shards)
+        owner_of_names(self.hash, shards)
     }
 }
 
@@ -57,6 +57,15 @@ pub fn hash_names(tenant: TenantId, queue: &str, partition: &str) -> u64 {
     hasher.update(queue.as_bytes());
     hasher.update(partition.as_bytes());
     hasher.digest()
+}
+
+fn slot_of_names(hash: u64) -> u16 {
+    (hash % PLACEMENT_SLOTS) as u16
+}
+
+/// Owner shard of a partition, by the hash of its names.
+pub fn owner_of_names(hash: u64, shards: usize) -> usize {
+    owner_of_slot(slot_of_names(hash), shards)
 }
 
 /// Owner shard of a placement slot.

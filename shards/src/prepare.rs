@@ -274,7 +274,7 @@ impl Shard {
             return self.follow(at, record);
         }
         // Something else is under way, or there is a gap: the compare-and-set will tell. Pops may have it now.
-        lane.saw_end(record.last());
+        lane.saw_end(record.last(), self.now);
         self.offer_all(at);
     }
 
@@ -293,7 +293,7 @@ impl Shard {
         let lane = &mut self.lanes[at];
         lane.verified = record.last();
         lane.last_created_at = record.created_at;
-        lane.saw_end(record.last());
+        lane.saw_end(record.last(), self.now);
         self.feed_tail(at, [record]);
         self.prepare(at);
         self.offer_all(at);
@@ -331,7 +331,7 @@ impl Shard {
             match row {
                 Ok(Some(row)) if unknown => self.know_lane(at, row),
                 Ok(Some(row)) if lane.id.0 == 0 || lane.id == row.partition => {
-                    lane.saw_end(row.last_offset);
+                    lane.saw_end(row.last_offset, self.now);
                     lane.log_start = lane.log_start.max(row.log_start);
                     self.lanes.identify(at, row.partition);
                     self.offer_all(at);
@@ -352,7 +352,7 @@ impl Shard {
         self.lanes.identify(at, partition);
         let lane = &mut self.lanes[at];
         lane.state = LaneState::Unknown;
-        lane.saw_end(end);
+        lane.saw_end(end, self.now);
         self.verify_later(at);
         self.offer_all(at);
     }

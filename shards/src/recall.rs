@@ -103,7 +103,7 @@ impl Shard {
         self.lanes.identify(at, row.partition);
         let lane = &mut self.lanes[at];
         lane.verified = row.last_offset;
-        lane.saw_end(row.last_offset);
+        lane.saw_end(row.last_offset, self.now);
         lane.log_start = lane.log_start.max(row.log_start);
         lane.last_created_at = row.last_created_at;
         lane.state = LaneState::Ready;
@@ -131,7 +131,7 @@ impl Shard {
         let dedup = self.dedup_floor(at).is_some();
         self.cut_tail(at);
         let lane = &mut self.lanes[at];
-        lane.saw_end(to);
+        lane.saw_end(to, self.now);
         if !dedup || lane.window_since == SINCE_NEVER {
             lane.verified = to;
             lane.state = LaneState::Ready;

@@ -18,7 +18,7 @@ use crate::command::{Command, Event, Verdict};
 use crate::effect::{Call, Effect, QueueRow};
 use crate::finds::Finds;
 use crate::ids::{CallId, Micros, Slot, Stamp, TenantId};
-use crate::lane::{Cursor, Lane, LaneState, Lanes, WaitingDraft};
+use crate::lane::{Lane, LaneState, Lanes, WaitingDraft};
 use crate::limits::{ABSENT_MAX, ABSENT_US, SWEEP_STEP, ShardConfig, WINDOW_IDLE_US};
 use crate::moves::Moves;
 use crate::place::LaneKey;
@@ -73,6 +73,8 @@ pub struct Shard {
     pub(crate) provision_alone: Vec<Ref>,
     pub(crate) spool: Spool,
     pub(crate) append_flight: Option<AppendFlight>,
+    /// The last append commit was of one lane that goes alone.
+    pub(crate) went_alone: bool,
     pub(crate) moves: Moves,
     pub(crate) finds: Finds,
     /// The cursor whose waiting sets are being started.
@@ -130,6 +132,7 @@ impl Shard {
             provision_alone: Vec::new(),
             spool: Spool::new(spool_found),
             append_flight: None,
+            went_alone: false,
             moves: Moves::default(),
             finds: Finds::default(),
             freeing: None,
@@ -173,8 +176,8 @@ impl Shard {
                 Event::RefusedAgain { records } => self.try_refused(&records),
                 Event::RefusedGone { records } => self.drop_refused(&records),
                 Event::SpoolFound { lanes } => self.spool_found(lanes),
-                Event::SpoolRead { all } => self.spool_read(all),
-                Event::Log { lanes, freed, changed, lost } => self.hear_log(lanes, freed, changed, lost),
+                Event::SpoolRead { all, but } => self.spool_read(all, but),
+                Event::Log { began, lanes, freed, changed, lost } => self.hear_log(began, lanes, freed, changed, lost),
             }
         }
         self.follow_leap();
@@ -419,13 +422,16 @@ impl Shard {
     /// Forgets what is remembered of a queue's cursors and groups, which may have been moved, deleted or made anew;
     /// who waits for messages is woken and asks again.
     pub(crate) fn forget_cursors(&mut self, queue: Ref) {
+        let mut past = 0;
         for i in 0..self.lanes.of_queue(queue).len() {
             let lane = self.lanes.of_queue(queue)[i];
-            self.lanes[lane].cursors.iter_mut().for_each(Cursor::forget_soon);
+            let cursors = self.lanes[lane].cursors.iter_mut();
+            past += cursors.filter_map(|cursor| cursor.forget_soon().then_some(())).count();
             if self.watches.any_pinned() {
                 self.wake_lane_watches(lane);
             }
         }
+        self.timers.are_past(past, &self.lanes);
         self.reopen_groups(queue);
     }
 

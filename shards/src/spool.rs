@@ -3,7 +3,7 @@
 //!     push, failed commit > spool_lane > Effect::Spool > Event::Spooled > `buffered`
 //!     Event::Drain > the front of its lane > `drain`: looked up, judged > append > Effect::Drained
 //!
-//! Holds: a lane with records on disk sends later drafts there too, or, once all records were handed over, keeps them
+//! Holds: a lane with records on disk sends later drafts there too, or, once all its records were handed over, keeps them
 //! waiting behind those in memory, so order crosses the boundary. A record that the store refuses keeps its place until
 //! the spool says whether it is tried again or set aside; its lane spools meanwhile. A lane in a commit is not touched: its later drafts
 //! wait for the outcome. Does not know files, nor whether there is a spool: then writes fail.
@@ -18,7 +18,7 @@ use crate::place::LaneKey;
 use crate::shard::Shard;
 use crate::slab::Ref;
 use crate::timers::Timer;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 /// What a shard knows of the spool.
 #[derive(Debug)]
@@ -27,8 +27,9 @@ pub(crate) struct Spool {
     down: bool,
     /// It is known which lanes had records on disk at the start.
     found: bool,
-    /// Every record on disk was handed over.
+    /// Every record on disk was handed over, but for those of lanes of which some wait there for a refused one.
     all_read: bool,
+    put_off: HashSet<u64>,
     /// Lanes with records that are not here, by hash of their names; two lanes of one hash only wait for each other.
     behind: HashMap<u64, Behind>,
     /// On their way to disk, by token.
@@ -37,6 +38,8 @@ pub(crate) struct Spool {
     /// Commits in a row that the store could not take, and when it last took one.
     failures: u32,
     answered: Option<Micros>,
+    /// Lanes that were written so far.
+    pub(crate) written: u64,
     /// Lanes whose last commit has an unknown outcome, to be read again when the store is back.
     unverified: Vec<Ref>,
     /// Lanes of the records that were refused and wait for the spool's word.
@@ -64,11 +67,13 @@ impl Spool {
             down: false,
             found,
             all_read: false,
+            put_off: HashSet::new(),
             behind: HashMap::new(),
             writing: HashMap::new(),
             tokens: 0,
             failures: 0,
             answered: None,
+            written: 0,
             unverified: Vec::new(),
             refused: HashMap::new(),
         }
@@ -77,6 +82,11 @@ impl Spool {
     /// Records on their way to disk.
     pub(crate) fn writes(&self) -> usize {
         self.writing.len()
+    }
+
+    /// Whether records of a lane may be on disk of which its shard will hear only later.
+    fn is_behind(&self, lane: u64) -> bool {
+        !self.behind.is_empty() && self.behind.contains_key(&lane) && (!self.all_read || self.put_off.contains(&lane))
     }
 
     pub(crate) fn is_down(&self) -> bool {
@@ -98,11 +108,7 @@ impl Shard {
     /// Whether live drafts of a lane go to disk now.
     pub(crate) fn spools(&self, at: Ref) -> bool {
         let (lane, spool) = (&self.lanes[at], &self.spool);
-        lane.to_spool
-            || lane.waits_for_word()
-            || spool.down
-            || !spool.found
-            || (!spool.all_read && !spool.behind.is_empty() && spool.behind.contains_key(&lane.key.hash()))
+        lane.to_spool || lane.waits_for_word() || spool.down || !spool.found || spool.is_behind(lane.key.hash())
     }
 
     /// Whether live drafts of a lane wait for older ones that are on disk.
@@ -197,13 +203,19 @@ impl Shard {
     }
 
     /// [`crate::command::Event::SpoolRead`].
-    pub(crate) fn spool_read(&mut self, all: bool) {
+    pub(crate) fn spool_read(&mut self, all: bool, but: Vec<u64>) {
         let changed = std::mem::replace(&mut self.spool.all_read, all) != all;
         let before = self.spool.behind.len();
+        self.spool.put_off = but.into_iter().collect();
         if all {
             // Whatever was on disk is here, is decided, or could not be read: nobody waits for that.
-            self.spool.behind.values_mut().for_each(|behind| behind.unread = 0);
-            self.spool.behind.retain(|_, behind| behind.writing > 0);
+            let Spool { behind, put_off, .. } = &mut self.spool;
+            behind.retain(|lane, behind| {
+                if !put_off.contains(lane) {
+                    behind.unread = 0;
+                }
+                0 < behind.writing + behind.unread
+            });
         }
         // Who waits for records on disk would wait long, or waits in vain.
         if (changed && !all) || self.spool.behind.len() < before {
@@ -301,7 +313,8 @@ impl Shard {
         let DraftFrom::Spool { id, refused, .. } = &mut waiting.from else { return };
         if !std::mem::replace(refused, true) {
             self.spool.refused.insert(*id, waiting.draft.lane.clone());
-            self.effects.push(Effect::Drained { id: *id, verdict: DrainVerdict::Refused });
+            let verdict = DrainVerdict::Refused { written: self.spool.written };
+            self.effects.push(Effect::Drained { id: *id, verdict });
         }
     }
 
@@ -329,6 +342,9 @@ impl Shard {
             let Some((at, place)) = self.find_refused(*id) else { continue };
             let lane = &mut self.lanes[at];
             lane.drafts.remove(place);
+            if place == 0 {
+                lane.doubt.passed(1);
+            }
             match lane.drafts.is_empty() {
                 true => self.rest_lane(at),
                 false => self.prepare(at),

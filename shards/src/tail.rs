@@ -84,28 +84,11 @@ impl Tail {
         true
     }
 
-    /// The last offset so that `from` to it are at most `messages` messages and about `bytes` inflated bytes, at least
-    /// one message; `None` when `from` is not here. A record's bytes count evenly over its messages.
-    pub fn span(&self, from: Offset, messages: u32, bytes: u64) -> Option<Offset> {
+    /// The last offset so that `from` to it are at most `messages` messages and about `bytes` bytes, as [`fitting`] counts
+    /// them; `None` when `from` is not here.
+    pub fn span(&self, from: Offset, messages: u32, bytes: u64, said: u64) -> Option<Offset> {
         let first = self.position(from)?;
-        let mut to = from;
-        let mut messages = i64::from(messages.max(1));
-        let mut bytes = bytes;
-        for record in self.records.range(first..) {
-            let start = from.max(record.base);
-            let each = (u64::from(record.raw_len) / u64::from(record.count.max(1))).max(1);
-            let here = record.last().0 - start.0 + 1;
-            let taken = here.min(messages).min((bytes / each).min(i64::MAX as u64) as i64);
-            if 0 < taken {
-                to = start.plus(taken - 1);
-            }
-            if taken < here {
-                break;
-            }
-            messages -= taken;
-            bytes -= taken as u64 * each;
-        }
-        Some(to)
+        Some(fitting(self.records.range(first..), from, messages, bytes, said))
     }
 
     /// The newest record of a log that ends at `end` which is not younger than `not_after`; `None` when it is not here.
@@ -152,6 +135,35 @@ impl Tail {
         let at = after.checked_sub(1)?;
         (offset <= self.records[at].last()).then_some(at)
     }
+}
+
+/// The last offset so that `from` to it are at most `messages` messages and about `bytes` bytes; one message however large.
+///
+/// `records`: adjacent, the first one holds `from`. A record's inflated bytes count evenly over its messages, and with each
+/// of them what is `said` of it beside its frame.
+pub fn fitting<'a>(
+    records: impl IntoIterator<Item = &'a Record>,
+    from: Offset,
+    messages: u32,
+    bytes: u64,
+    said: u64,
+) -> Offset {
+    let (mut to, mut messages, mut bytes) = (from, i64::from(messages.max(1)), bytes);
+    for record in records {
+        let start = from.max(record.base);
+        let each = (u64::from(record.raw_len) / u64::from(record.count.max(1)) + said).max(1);
+        let here = record.last().0 - start.0 + 1;
+        let taken = here.min(messages).min((bytes / each).min(i64::MAX as u64) as i64);
+        if 0 < taken {
+            to = start.plus(taken - 1);
+        }
+        if taken < here {
+            break;
+        }
+        messages -= taken;
+        bytes -= taken as u64 * each;
+    }
+    to
 }
 
 /// One message of a record, from the tail or just read; `None` when the record does not hold it or does not decode.

@@ -6,6 +6,7 @@
 //! deleted. Does not know shards. Source: operations 4.2 to 4.6; reliability 6, F5 to F8.
 
 mod decide;
+mod later;
 mod read;
 mod write;
 
@@ -13,11 +14,16 @@ use super::active::Active;
 use super::disk::{Disk, FAILED_DIR};
 use super::format::{DATA_START, Header, Scanner};
 use super::status::Status;
-use queen_shards::command::{SpoolId, SpoolRecord};
+use queen_shards::command::SpoolRecord;
+use queen_shards::handed::{Handed, Window};
 use queen_shards::ids::{MessageId, Stamp};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
+
+/// Records and bytes that are with the shards at once: what a drain holds in memory, and what it does not take away
+/// from live pushes, which share the commits.
+const HANDED_MAX: Window = Window { records: 8192, bytes: 64 << 20 };
 
 /// Bounds of the spool. Source: operations 1.3.
 #[derive(Clone, Debug)]
@@ -48,10 +54,10 @@ pub struct Files<D: Disk, O: Outside> {
     /// Number of the last file of an earlier process that was counted, and whether one is being counted.
     surveyed: u64,
     surveying: bool,
-    /// Records that PostgreSQL refused and that are to be tried again; part of those that are handed over.
-    refused: BTreeMap<SpoolId, decide::Refusals>,
-    /// Records that were stored so far.
-    stored: u64,
+    /// What is with the shards, and what PostgreSQL refused of it.
+    handed: Handed,
+    /// The piece of a file that was read last for records that were put off.
+    piece: Option<later::Piece>,
 }
 
 struct Stored<F> {
@@ -63,8 +69,8 @@ struct Stored<F> {
     /// When the oldest of its messages was accepted.
     oldest: Option<Stamp>,
     reader: Reader<F>,
-    /// Records that were handed over, by their place.
-    out: HashMap<u64, Out>,
+    /// Messages of records that were read and are not decided, by their place.
+    out: HashMap<u64, u64>,
     /// Some of it is not readable, or was refused and could not be set aside by itself: it is kept.
     keep: bool,
     /// Closed: it has all the records it will have.
@@ -73,14 +79,6 @@ struct Stored<F> {
     written: Option<u64>,
     /// Was closed by its writer, so its footer must be there.
     footer_due: bool,
-}
-
-/// A record that was handed over.
-#[derive(Clone, Copy)]
-struct Out {
-    messages: u64,
-    /// Of memory, while a shard has it.
-    bytes: usize,
 }
 
 enum Reader<F> {
@@ -107,8 +105,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
             last_named: (0, 0),
             surveyed: 0,
             surveying: false,
-            refused: BTreeMap::new(),
-            stored: 0,
+            handed: Handed::new(HANDED_MAX),
+            piece: None,
         };
         let mut found: Vec<((u64, u64), Stored<D::File>)> = Vec::new();
         let mut entries = files.disk.list(false).await?;

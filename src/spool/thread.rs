@@ -12,6 +12,7 @@ use queen_shards::command::{DrainVerdict, Drained, SpoolId, SpoolRecord};
 use queen_shards::frames::Frames;
 use queen_shards::ids::MessageId;
 use queen_shards::key::KeyHasher;
+use queen_shards::place::owner_of_names;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,10 +22,7 @@ use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Records and bytes that are with the shards at once: what a drain holds in memory, and what it does not take away
-/// from live pushes, which share the commits. One record is handed over however large it is.
-const HANDED_RECORDS_MAX: usize = 8192;
-const HANDED_BYTES_MAX: usize = 64 << 20;
+/// Read between two looks at the mail.
 const READ_BYTES_MAX: usize = 4 << 20;
 /// Between two tries of records that were refused, which wait at the shards: what was mended meanwhile costs nothing.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
@@ -163,8 +161,9 @@ async fn serve<D: Disk>(disk: D, spool: &Spool, setup: &Setup, keeper: &mut Keep
         }
     };
     spool.status().recovering(true);
-    let (surveying, tried_again) = (Some(FoundLanes::new()), Instant::now());
-    let mut server = Server { files, spool, setup, keeper, early, surveying, told_all: false, tried_again };
+    let (surveying, round_began) = (Some(FoundLanes::new()), Instant::now());
+    let told_read = (false, Vec::new());
+    let mut server = Server { files, spool, setup, keeper, early, surveying, told_read, round_began };
     while server.turn().await {}
     true
 }
@@ -177,9 +176,10 @@ struct Server<'a, D: Disk> {
     early: &'a mut Early,
     /// What was found so far of an earlier process; `None` once all is.
     surveying: Option<FoundLanes>,
-    told_all: bool,
-    /// When refused records were last tried again. The pulse of the store wakes the thread for the next time.
-    tried_again: Instant,
+    /// Whether the shards were told that all is read, and which lanes but for.
+    told_read: (bool, Vec<u64>),
+    /// When a round of tries of refused records began. The pulse of the store wakes the thread for the next one.
+    round_began: Instant,
 }
 
 impl<D: Disk> Server<'_, D> {
@@ -280,20 +280,19 @@ impl<D: Disk> Server<'_, D> {
         if self.surveying.is_some() || !self.early.drains() {
             return false;
         }
-        if REFUSED_PAUSE <= self.tried_again.elapsed() {
-            self.tried_again = Instant::now();
-            let again = self.files.try_again();
-            self.tell_all(again, ToShard::RefusedAgain);
+        if REFUSED_PAUSE <= self.round_began.elapsed() {
+            self.round_began = Instant::now();
+            self.files.next_round();
         }
-        let (records, bytes) = room(self.files.handed_over());
-        let mut drained = Vec::new();
-        if records > 0 && bytes > 0 && !self.files.all_read() {
-            drained = self.files.read(records, bytes).await;
-        }
+        let again = self.files.try_again();
+        self.tell_all(again, ToShard::RefusedAgain);
+        let mut room = self.files.room();
+        room.bytes = room.bytes.min(READ_BYTES_MAX);
+        let drained = self.files.read(room).await;
+        let worked = drained.is_some();
         let Some(keys) = &self.early.keys else { return false };
         let mut by_shard: Vec<Vec<Drained>> = (0..self.setup.shards).map(|_| Vec::new()).collect();
-        let worked = !drained.is_empty();
-        for mut one in drained {
+        for mut one in drained.into_iter().flatten() {
             let draft = &mut one.record.draft;
             let mut hashed = Vec::with_capacity(16 * draft.count as usize);
             for frame in Frames::new(&draft.raw()).filter_map(Result::ok) {
@@ -319,15 +318,15 @@ impl<D: Disk> Server<'_, D> {
     /// Told again after every change: shards then know that what they still miss is lost.
     fn tell_read(&mut self, worked: bool) {
         let all = self.surveying.is_none() && self.early.drains() && self.files.all_read();
-        if std::mem::replace(&mut self.told_all, all) != all || (all && worked) {
-            (0..self.setup.shards).for_each(|shard| tell(&self.setup.hub, shard, ToShard::SpoolRead(all)));
+        let but = if all { self.files.lanes_put_off() } else { Vec::new() };
+        if (all && worked) || self.told_read != (all, but.clone()) {
+            self.told_read = (all, but.clone());
+            (0..self.setup.shards).for_each(|shard| {
+                let but = but.iter().copied().filter(|lane| owner_of_names(*lane, self.setup.shards) == shard);
+                tell(&self.setup.hub, shard, ToShard::SpoolRead { all, but: but.collect() });
+            });
         }
     }
-}
-
-/// Records and bytes to read next, where so many are with the shards.
-pub(super) fn room((records, bytes): (usize, usize)) -> (usize, usize) {
-    (HANDED_RECORDS_MAX.saturating_sub(records), HANDED_BYTES_MAX.saturating_sub(bytes).min(READ_BYTES_MAX))
 }
 
 /// In order, waiting while the mailbox is full: shards never wait for this thread.

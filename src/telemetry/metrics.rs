@@ -108,6 +108,7 @@ pub struct ShardMetrics {
     loop_lag_recent: AtomicU64,
     tail_bytes: AtomicU64,
     window_bytes: AtomicU64,
+    memo_bytes: AtomicU64,
     parked: Mutex<HashMap<Arc<str>, u32>>,
     busy: Mutex<Vec<BusyQueue>>,
 }
@@ -205,10 +206,11 @@ impl ShardMetrics {
     pub fn busy(&self, change: i64) {
         self.connections_busy.fetch_add(change, Relaxed);
     }
-    /// Memory of this shard's tail and dedup windows, in bytes.
-    pub fn memory(&self, tail: u64, windows: u64) {
-        self.tail_bytes.store(tail, Relaxed);
+    /// Memory of this shard's tails, its dedup windows, and what its leases handed out, in bytes.
+    pub fn memory(&self, tails: u64, windows: u64, memos: u64) {
+        self.tail_bytes.store(tails, Relaxed);
         self.window_bytes.store(windows, Relaxed);
+        self.memo_bytes.store(memos, Relaxed);
     }
     /// What happened to queues of this shard since its last report; kept until it is taken.
     pub fn busy_queues(&self, queues: Vec<BusyQueue>) {
@@ -304,10 +306,10 @@ impl Metrics {
         };
         (sum(|s| &s.connections_open), sum(|s| &s.connections_busy))
     }
-    /// Bytes of all tails, and of all dedup windows.
-    pub fn memory(&self) -> (u64, u64) {
+    /// Bytes of all tails, of all dedup windows, and of what leases handed out.
+    pub fn memory(&self) -> (u64, u64, u64) {
         let sum = |cell: fn(&ShardMetrics) -> &AtomicU64| self.shards.iter().map(|s| cell(s).load(Relaxed)).sum();
-        (sum(|s| &s.tail_bytes), sum(|s| &s.window_bytes))
+        (sum(|s| &s.tail_bytes), sum(|s| &s.window_bytes), sum(|s| &s.memo_bytes))
     }
     /// What the shards reported of their queues; each report is given once, and one queue may be in several.
     pub fn take_busy(&self) -> Vec<BusyQueue> {

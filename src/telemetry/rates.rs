@@ -35,7 +35,8 @@ impl Rates {
         let [p99_ack] = self.metrics.round_trip_ms(Op::Ack, [0.99]);
         let parked: u64 = self.metrics.parked().iter().map(|(_, n)| n).sum();
         let (open, busy) = self.metrics.connections();
-        let (tails, windows) = self.metrics.memory();
+        let (tails, windows, memos) = self.metrics.memory();
+        let mb = |bytes: u64| format!("{:.1}", bytes as f64 / 1048576.0);
         crate::info!(
             "rates",
             "rates",
@@ -71,8 +72,9 @@ impl Rates {
         crate::info!(
             "sizes",
             "sizes",
-            tail_mb = format_args!("{:.1}", tails as f64 / 1048576.0),
-            window_mb = format_args!("{:.1}", windows as f64 / 1048576.0),
+            tail_mb = mb(tails),
+            window_mb = mb(windows),
+            memo_mb = mb(memos),
             spool_pending = spool.pending,
             spool_healthy = spool.db_healthy,
             rss_gb = format_args!("{:.3}", resident_bytes() as f64 / 1e9),

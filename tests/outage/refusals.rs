@@ -2,6 +2,7 @@
 
 use super::proxy::{Mode, Proxy};
 use super::*;
+use std::time::Instant;
 
 /// Read-only, out of connections: everything is buffered, nothing is set aside, all comes back by itself.
 #[test]
@@ -97,6 +98,74 @@ fn a_refusal_that_passes_keeps_the_order_of_its_partition() {
     let stored = stored(&broker, "orders");
     check_order(&refused, &stored);
     check_order(&other, &stored);
+}
+
+/// More records wait behind a refused one than are handed over at once, and more of them are refused: neither the drain of
+/// another partition nor its live pushes wait for that, and the partition itself takes five seconds for the first one only.
+/// Source: operations 4.5; reliability 7.
+#[test]
+fn many_refused_records_of_a_partition_hold_up_no_other_one() {
+    const THREADS: usize = 4;
+    const EACH: usize = 2200;
+    const POISON: usize = 1 + THREADS;
+    /// Beside it, on a machine that does other things as well.
+    const LIVE_MAX: Duration = Duration::from_secs(2);
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").start();
+    let mut other = Producer::new(&broker, "orders", "other");
+    assert_eq!(other.push(), "queued");
+    broker.push_n("orders", "bad", "first-", 1);
+    refuse_large(&postgres);
+    postgres.kill();
+    let push = |key: String, payload: Value| {
+        let item = json!([{"queue": "orders", "partition": "bad", "transactionId": key, "payload": payload}]);
+        assert_eq!(broker.push(item).remove(0)["status"], "buffered");
+    };
+    let poison = |key: usize| push(format!("poison{key}"), json!("x".repeat(6000)));
+    poison(0);
+    harness::at_once(THREADS, |thread| {
+        for n in 0..EACH {
+            if n == EACH / 2 {
+                poison(1 + thread);
+            }
+            push(format!("{thread}-{n}"), json!({"n": n}));
+        }
+    });
+    (0..200).for_each(|_| assert_eq!(other.push(), "buffered"));
+    postgres.resume();
+    other.push_until("queued");
+    let left = buffers(&broker)["pending"].as_u64().expect("a number");
+    assert!(left as usize > THREADS * EACH, "not valid: only {left} are left of the others");
+    let began = Instant::now();
+    let mut slowest = Duration::ZERO;
+    while buffers(&broker)["pending"] != 0 {
+        let asked = Instant::now();
+        assert_eq!(other.push(), "queued");
+        slowest = slowest.max(asked.elapsed());
+        assert!(began.elapsed() < 3 * harness::PATIENCE, "{}", buffers(&broker));
+    }
+    println!("{POISON} refused among {}: {:?}; slowest live push {slowest:?}", THREADS * EACH, began.elapsed());
+    assert!(slowest < LIVE_MAX, "{slowest:?}");
+    assert_eq!(broker.metric("queen_file_buffer_quarantined_files"), Some(POISON as f64));
+    let stored = stored(&broker, "orders");
+    check_order(&other, &stored);
+    let mut next = [0; THREADS];
+    for (key, _) in &stored["bad"][1..] {
+        let (thread, n) = key.split_once('-').expect("two numbers");
+        let expected = &mut next[thread.parse::<usize>().expect("a number")];
+        assert_eq!(n.parse(), Ok(*expected), "{key}");
+        *expected += 1;
+    }
+    assert_eq!(next, [EACH; THREADS]);
+    broker.push_n("orders", "bad", "last-", 1).iter().for_each(|verdict| assert_eq!(verdict["status"], "queued"));
+}
+
+/// A segment of one large message is refused.
+fn refuse_large(postgres: &Postgres) {
+    let sql = "create function refuse() returns trigger language plpgsql as $$ begin \
+                 if new.count = 1 and new.raw_len > 5000 then raise exception 'not this one'; end if; return new; end $$; \
+               create trigger refuse before insert on queen.segments for each row execute function refuse()";
+    postgres.query("postgres", sql);
 }
 
 fn refuse_partition(postgres: &Postgres, name: &str) {

@@ -1,9 +1,10 @@
-use super::{bytes_of, within_bytes};
+use super::bytes_of;
 use crate::command::{Codec, Command, Event, LogLane, Pop, Record, Said, Start, Verdict};
 use crate::effect::{Call, Contact, CursorOutcome, Reply};
 use crate::fake::{Fake, PARTITION, lane, moved, plain, pop, row};
-use crate::ids::{CallId, Offset, Stamp, TenantId};
+use crate::ids::{CallId, Micros, Offset, Stamp, TenantId};
 use crate::place::LaneKey;
+use crate::tail::fitting;
 
 fn record(base: i64, count: u32, raw_len: u32) -> Record {
     Record {
@@ -28,13 +29,13 @@ fn what_is_said_of_each_message_counts_with_it() {
         [("", 3100, 9), ("p", 3120, 9), (&*"p".repeat(845), 20_000, 9), ("", 100 * 310 + 309, 99)]
     {
         let said = said.of_each(name);
-        let end = within_bytes(&records, Offset(0), budget, said);
+        let end = fitting(&records, Offset(0), u32::MAX, budget, said);
         assert_eq!(end, Offset(last), "{budget}");
         let taken = |end| bytes_of(&records, Offset(0), end, said);
         assert!(taken(end) <= budget && budget < taken(end.plus(1)), "counted in the same way");
     }
-    assert_eq!(within_bytes(&records, Offset(5), 1, said.of_each("p")), Offset(5), "one message however large");
-    assert_eq!(within_bytes(&records, Offset(5), u64::MAX, 0), Offset(999));
+    assert_eq!(fitting(&records, Offset(5), u32::MAX, 1, said.of_each("p")), Offset(5), "one message however large");
+    assert_eq!(fitting(&records, Offset(5), u32::MAX, u64::MAX, 0), Offset(999));
 }
 
 /// Answers what waits and takes out a page of a scan, which the store is still reading.
@@ -63,7 +64,13 @@ fn pops_that_wait_for_a_scan_are_served_by_what_comes_meanwhile() {
         log_start: row.log_start,
         last_created_at: row.last_created_at,
     };
-    fake.turn(vec![Event::Log { lanes: vec![grown], freed: Vec::new(), changed: Vec::new(), lost: false }]);
+    fake.turn(vec![Event::Log {
+        began: Micros(fake.now),
+        lanes: vec![grown],
+        freed: Vec::new(),
+        changed: Vec::new(),
+        lost: false,
+    }]);
     assert!(settle_but_scans(&mut fake).is_empty(), "one page at a time");
     fake.moved(vec![moved(2)]);
     assert!(matches!(fake.reply(1), Some(Verdict::Pop(pop)) if pop.claims.len() == 1), "the first that came");

@@ -1,4 +1,6 @@
-use crate::command::{AckItem, AckSet, Command, Disposition, Event, LogLane, Pop, PopFrom, Start, Verdict, Watch};
+use crate::command::{
+    AckItem, AckSet, Command, Disposition, Event, Left, LogLane, Pop, PopFrom, Start, Verdict, Watch,
+};
 use crate::effect::{Call, CursorOutcome, FoundLane, GroupRow, LaneRow, Options, QueueRow, Reply, ScanRow};
 use crate::fake::{Fake, PARTITION, QUEUE, lane, plain, pop, row};
 use crate::ids::{GroupId, Key, LeaseId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
@@ -90,6 +92,57 @@ fn a_lane_stays_until_the_end_of_a_lease_that_is_not_settled() {
     assert_eq!(fake.shard.timers.len(), 0);
 }
 
+/// The lanes' cursors of group 1, as the log tells of them.
+fn freed(lanes: std::ops::RangeInclusive<i64>, left: Left) -> Vec<(PartitionId, GroupId, Left)> {
+    lanes.map(|n| (PartitionId(n << 12), GroupId(1), left)).collect()
+}
+
+#[test]
+fn a_lease_that_another_broker_settled_does_not_keep_its_lane() {
+    let mut fake = popped();
+    let end = fake.now + LEASE_SECS as u64 * 1_000_000;
+    let mut freed = freed(1..=LANES - 50, Left::Nothing);
+    freed.extend(self::freed(LANES - 49..=LANES, Left::Leased(Stamp(end as i64))));
+    fake.now += 1;
+    let (began, lanes, changed) = (Micros(fake.now), Vec::new(), Vec::new());
+    fake.turn(vec![Event::Log { began, lanes, freed, changed, lost: false }]);
+    assert!(fake.shard.timers.len() <= 101, "{}", fake.shard.timers.len());
+    idle(&mut fake);
+    assert_eq!(fake.shard.sizes().lanes, 50, "those that another lease holds are looked at when it ends");
+    assert_eq!(fake.shard.recounted(), fake.shard.sizes());
+}
+
+#[test]
+fn a_queue_that_changed_does_not_keep_its_lanes() {
+    let mut fake = popped();
+    fake.now += 1;
+    let (began, changed) = (Micros(fake.now), vec![(TenantId::DEFAULT, "q".into())]);
+    fake.turn(vec![Event::Log { began, lanes: Vec::new(), freed: Vec::new(), changed, lost: false }]);
+    fake.settle();
+    assert!(fake.shard.timers.len() <= 1, "{}", fake.shard.timers.len());
+    idle(&mut fake);
+    assert_eq!(fake.shard.sizes().lanes, 10);
+}
+
+/// The log was asked before a push was stored, and answered after: it says that nothing is left, and is not believed.
+#[test]
+fn what_was_stored_while_the_log_was_read_is_offered() {
+    let mut fake = popped();
+    let began = Micros(fake.now);
+    fake.now += 1;
+    let from = PopFrom::Queue { tenant: TenantId::DEFAULT, queue: "q".into() };
+    fake.ask(2, Command::Watch(Watch { from, group: "1".into(), start: Start::All }));
+    let (partition, end) = (PartitionId(7 << 12), Offset(1));
+    let at = fake.shard.lanes.by_number(partition).expect("in memory");
+    fake.shard.lanes[at].saw_end(end, Micros(fake.now));
+    fake.shard.offer_all(at);
+    fake.turn(Vec::new());
+    assert_eq!(fake.woken, [], "it is leased");
+    let (lanes, changed, freed) = (Vec::new(), Vec::new(), freed(7..=7, Left::Nothing));
+    fake.turn(vec![Event::Log { began, lanes, freed, changed, lost: false }]);
+    assert_eq!(fake.woken, [Slot(2)]);
+}
+
 /// A scan of millions of partitions takes a minute: what is done with meanwhile must not add up.
 #[test]
 fn a_lane_with_nothing_left_leaves_memory_during_a_scan() {
@@ -106,7 +159,13 @@ fn a_lane_with_nothing_left_leaves_memory_during_a_scan() {
             log_start: Offset(log_start),
             last_created_at: lane().row.last_created_at,
         };
-        fake.turn(vec![Event::Log { lanes: vec![grown], freed: Vec::new(), changed: Vec::new(), lost: false }]);
+        fake.turn(vec![Event::Log {
+            began: Micros(fake.now),
+            lanes: vec![grown],
+            freed: Vec::new(),
+            changed: Vec::new(),
+            lost: false,
+        }]);
     }
     assert_eq!(fake.shard.sizes().lanes, 2);
     fake.now += LANE_IDLE_US + 1;

@@ -1,7 +1,7 @@
 use crate::command::{AckItem, AckSet, Command, Disposition, Event, PopFrom, Start, Verdict, Watch};
 use crate::effect::{Call, Reply};
 use crate::fake::{Fake, PARTITION, lane, moved, plain, pop};
-use crate::ids::{Key, Offset, Slot, TenantId};
+use crate::ids::{Key, Micros, Offset, Slot, TenantId};
 use crate::place::LaneKey;
 
 #[test]
@@ -11,7 +11,13 @@ fn a_queue_that_is_as_it_was_is_scanned_once_after_news_were_lost() {
     fake.settle();
     fake.moved(vec![moved(2)]);
     assert!(matches!(fake.reply(1), Some(Verdict::Pop(pop)) if pop.claims.len() == 1));
-    fake.turn(vec![Event::Log { lanes: Vec::new(), freed: Vec::new(), changed: Vec::new(), lost: true }]);
+    fake.turn(vec![Event::Log {
+        began: Micros(fake.now),
+        lanes: Vec::new(),
+        freed: Vec::new(),
+        changed: Vec::new(),
+        lost: true,
+    }]);
     let find = fake.calls.pop().expect("the queue is read");
     assert!(matches!(find.1, Call::FindQueue { .. }));
     // It is asked for before that is answered.

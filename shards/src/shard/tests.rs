@@ -2,9 +2,9 @@ use crate::command::{Codec, Command, Draft, Event, Pop, PopFrom, QUEUE_MODE, Rec
 use crate::effect::{
     AppendOutcome, Call, CursorRow, Effect, GroupRow, LaneOutcome, LaneRow, Options, QueueRow, Reply, ScanRow,
 };
+use crate::fake::plain_pop;
 use crate::frames::{FrameHead, FrameWriter};
 use crate::ids::{GroupId, LeaseId, Micros, Offset, PartitionId, QueueId, Slot, Stamp, TenantId};
-use crate::lease_id::LeaseSeed;
 use crate::limits::{LANE_IDLE_US, RECHECK_US, SWEEP_STEP, ShardConfig};
 use crate::place::LaneKey;
 use crate::shard::Shard;
@@ -80,24 +80,7 @@ fn command(slot: Slot, command: Command) -> Event {
 }
 
 fn pop(from: &PopFrom) -> Pop {
-    Pop {
-        from: from.clone(),
-        makes_queue: true,
-        group: QUEUE_MODE.into(),
-        start: Start::All,
-        batch: 1,
-        partitions: 1,
-        conflating_partitions: 1,
-        conflation: None,
-        bytes: 1 << 20,
-        said: Default::default(),
-        lease_secs: None,
-        auto_ack: false,
-        lease: None,
-        seed: LeaseSeed { millis: 1, counter: 1, wide: false },
-        more: false,
-        at_least: 0,
-    }
+    Pop { from: from.clone(), group: QUEUE_MODE.into(), ..plain_pop("1") }
 }
 
 fn push() -> Command {

@@ -109,7 +109,7 @@ fn eviction_goes_from_the_front_and_counts_what_it_frees() {
 fn a_span_keeps_to_its_messages_and_bytes_but_has_at_least_one() {
     let tail = tail(&[3, 2, 4]);
     let each = |base, count| record(base, count, Codec::Raw, false).raw_len as u64 / count as u64;
-    let span = |from, messages, bytes| tail.span(Offset(from), messages, bytes).map(|o| o.0);
+    let span = |from, messages, bytes| tail.span(Offset(from), messages, bytes, 0).map(|o| o.0);
     assert_eq!(span(100, 1, 0), Some(100));
     assert_eq!(span(101, 3, u64::MAX), Some(103));
     assert_eq!(span(101, 100, u64::MAX), Some(108));
@@ -117,6 +117,20 @@ fn a_span_keeps_to_its_messages_and_bytes_but_has_at_least_one() {
     assert_eq!(span(108, u32::MAX, u64::MAX), Some(108));
     assert_eq!(span(109, 1, 1), None);
     assert_eq!(span(99, 1, 1), None);
+}
+
+/// The names of a tiny message may be many times its size: from memory no more is handed out than from the store.
+#[test]
+fn what_is_said_of_each_message_counts_in_a_span() {
+    let tail = tail(&[3, 2, 4]);
+    let each = |base, count| record(base, count, Codec::Raw, false).raw_len as u64 / count as u64;
+    let span = |bytes, said| tail.span(Offset(100), u32::MAX, bytes, said).map(|o| o.0);
+    let (five, nine) = (3 * each(100, 3) + 2 * each(103, 2), 3 * each(100, 3) + 2 * each(103, 2) + 4 * each(105, 4));
+    assert_eq!(span(nine, 0), Some(108), "all of it");
+    assert_eq!(span(nine, nine), Some(100));
+    assert_eq!(span(five + 5 * 2000 - 1, 2000), Some(103));
+    assert_eq!(span(five + 5 * 2000, 2000), Some(104));
+    assert_eq!(span(1, u64::MAX / 2), Some(100), "one message however much is said of it");
 }
 
 #[test]

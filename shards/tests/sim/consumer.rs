@@ -4,7 +4,7 @@
 use crate::ack_plan;
 use crate::client::{Ctx, Home, Input};
 use crate::coverage::Thing;
-use queen_shards::command::{AckSet, Claim, Command, Pop, PopFrom, PopVerdict, Start, Verdict, Watch};
+use queen_shards::command::{AckSet, Claim, Command, Pop, PopFrom, PopVerdict, Said, Start, Verdict, Watch};
 use queen_shards::ids::{LeaseId, Slot, TenantId};
 use queen_shards::place::{LaneKey, owner_of_partition};
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,6 +150,7 @@ impl Consumer {
         };
         let partitions = if self.role.partition.is_some() || rng.chance(400) { 1 } else { rng.range(2, 64) as u32 };
         let bytes = if !drains && rng.chance(50) { rng.range(1, 600) } else { 8 << 20 };
+        let said = Said { bytes: rng.range(0, 60) as u32, names: rng.range(0, 3) as u32 };
         let pop = Pop {
             // Some find their queue by its namespace. Without the generator of the world, as in `declares`.
             makes_queue: self.role.partition.is_none() && (drains || !(ctx.t / 11).is_multiple_of(4)),
@@ -161,7 +162,7 @@ impl Consumer {
             conflating_partitions: if drains { 64 } else { partitions },
             conflation: None,
             bytes,
-            said: Default::default(),
+            said,
             lease_secs: if drains { Some(5) } else { rng.chance(600).then(|| rng.range(1, 3) as u32) },
             auto_ack: !drains && rng.chance(100),
             lease: None,

@@ -26,7 +26,7 @@ things! {
     Conflated, ConflatedSeveral, ConflationConflict, NewestRead,
     BundleCommitted, BundleDuplicate, BundleStale, BundleRefused,
     Buffered, SpoolFailed, SpoolDamaged, FoundAtStart, MaintenancePush,
-    Drained, DrainedDuplicate, DrainedAgain, DrainRefused, DrainCured, BufferedThenQueued,
+    Drained, DrainedDuplicate, DrainedAgain, DrainRefused, DrainCured, PutOff, BufferedThenQueued,
     LogNews, LogFreed, LogLost,
     Sealed, RunRowsRead, RunsLoaded, RunsDropped, RunGone,
 }

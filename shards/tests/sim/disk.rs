@@ -10,13 +10,14 @@ use crate::rng::Rng;
 use crate::store::Planted;
 use crate::world::{Due, World};
 use queen_shards::command::{DrainVerdict, Drained, Event, SpoolId, SpoolRecord};
+use queen_shards::handed::{Handed, Window};
 use queen_shards::ids::Stamp;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Records that may be with the shards of a broker at once.
-const HANDED_MAX: usize = 40;
-/// Refusals after which a record is set aside.
-const REFUSALS_MAX: u32 = 5;
+const HANDED_MAX: Window = Window { records: 40, bytes: 1 << 20 };
+/// Between two rounds of tries of refused records.
+const ROUND_US: u64 = 400_000;
 
 /// What happens to a spool.
 pub enum Step {
@@ -39,32 +40,32 @@ pub enum Step {
         broker: usize,
         epoch: u64,
     },
-    /// What becomes of a refused record.
-    Word {
-        at: At,
+    /// Refused records are tried again.
+    Round {
+        broker: usize,
         epoch: u64,
-        id: SpoolId,
     },
 }
 
 struct Kept {
     id: SpoolId,
     record: SpoolRecord,
-    handed: bool,
-    refusals: u32,
+    /// Handed over, or put off.
+    read: bool,
+    refused: bool,
     /// Its answer set out: what a planted bug may lose.
     answered: bool,
     /// Written before the broker started: its shards do not know of it.
     found: bool,
 }
 
-#[derive(Default)]
 pub struct Disk {
     records: VecDeque<Kept>,
+    handed: Handed,
     made: u64,
     found: bool,
     up: bool,
-    told_all: bool,
+    told_read: (bool, Vec<u64>),
     /// Something was written or read since the shards were told.
     touched: bool,
     pub maintenance: bool,
@@ -73,6 +74,15 @@ pub struct Disk {
     lands: BTreeMap<usize, u64>,
     /// Writes under way.
     writing: usize,
+}
+
+impl Default for Disk {
+    fn default() -> Disk {
+        let (records, told_read, arrives, lands) = Default::default();
+        let (made, found, up, touched, maintenance, writing) = Default::default();
+        let handed = Handed::new(HANDED_MAX);
+        Disk { records, handed, made, found, up, told_read, touched, maintenance, arrives, lands, writing }
+    }
 }
 
 impl Disk {
@@ -99,8 +109,9 @@ impl World {
             let kept = disk.records.iter().rposition(|kept| kept.answered).map_or(0, |last| last / 2 + 1);
             disk.records.truncate(kept.min(disk.records.len()));
         }
-        disk.records.iter_mut().for_each(|kept| (kept.handed, kept.found, kept.refusals) = (false, true, 0));
-        (disk.found, disk.up, disk.told_all, disk.writing) = (false, false, false, 0);
+        disk.records.iter_mut().for_each(|kept| (kept.read, kept.found, kept.refused) = (false, true, false));
+        (disk.found, disk.up, disk.told_read, disk.writing) = (false, false, (false, Vec::new()), 0);
+        disk.handed = Handed::new(HANDED_MAX);
         (disk.arrives, disk.lands) = Default::default();
         let epoch = self.epoch(broker);
         if self.disks[broker].records.is_empty() {
@@ -111,6 +122,7 @@ impl World {
         }
         self.disk_step(1, Step::Pulse { broker, epoch });
         self.disk_step(2_000, Step::Drain { broker, epoch });
+        self.disk_step(ROUND_US, Step::Round { broker, epoch });
     }
 
     pub fn spool(&mut self, at: At, token: u64, record: SpoolRecord) {
@@ -142,7 +154,11 @@ impl World {
                 let again = self.disk_rng.range(500, 60_000);
                 self.disk_step(again, Step::Drain { broker, epoch });
             }
-            Step::Word { at, epoch, id } if epoch == self.epoch(at.0) => self.say_of_refused(at, id),
+            Step::Round { broker, epoch } if epoch == self.epoch(broker) => {
+                self.disks[broker].handed.next_round();
+                self.try_again(broker);
+                self.disk_step(ROUND_US, Step::Round { broker, epoch });
+            }
             _ => {}
         }
     }
@@ -159,7 +175,7 @@ impl World {
             disk.made += 1;
             let id = SpoolId { file: disk.made / 16, at: disk.made };
             if !lost {
-                let kept = Kept { id, record, handed: false, refusals: 0, answered: true, found: false };
+                let kept = Kept { id, record, read: false, refused: false, answered: true, found: false };
                 disk.records.push_back(kept);
             }
         }
@@ -194,26 +210,61 @@ impl World {
         let newest_first = self.store.planted == Some(Planted::DrainNewestFirst);
         let shards = self.plan.brokers[broker];
         self.lose_some(broker);
-        let disk = &mut self.disks[broker];
+        let disk = &self.disks[broker];
         if disk.found && disk.up && !disk.maintenance {
-            disk.touched |= disk.records.iter().any(|kept| !kept.handed);
-            let with_shards = disk.records.iter().filter(|kept| kept.handed).count();
-            let mut parts: Vec<Vec<Drained>> = vec![Vec::new(); shards];
-            let mut open: Vec<&mut Kept> = disk.records.iter_mut().filter(|kept| !kept.handed).collect();
+            self.try_again(broker);
+            let room = self.disks[broker].handed.room().records.min(self.disk_rng.range(1, 12) as usize);
+            let mut drained = self.read_later(broker, room);
+            let Disk { records, handed, touched, .. } = &mut self.disks[broker];
+            let mut unread: Vec<&mut Kept> = records.iter_mut().filter(|kept| !kept.read).collect();
+            *touched |= !unread.is_empty() || !drained.is_empty();
             if newest_first {
-                open.reverse();
+                unread.reverse();
             }
-            let most = self.disk_rng.range(1, 12) as usize;
-            for kept in open.into_iter().take(HANDED_MAX.saturating_sub(with_shards).min(most)) {
-                kept.handed = true;
-                let owner = kept.record.draft.lane.owner(shards);
-                parts[owner].push(Drained { id: kept.id, record: kept.record.clone() });
+            for kept in unread {
+                if room <= drained.len() {
+                    break;
+                }
+                kept.read = true;
+                let lane = kept.record.draft.lane.hash();
+                if handed.waits(lane) {
+                    handed.put_off(kept.id, lane);
+                    self.oracle.hit(Thing::PutOff);
+                    continue;
+                }
+                handed.hand_over(kept.id, lane, 1);
+                drained.push(Drained { id: kept.id, record: kept.record.clone() });
             }
+            let mut parts: Vec<Vec<Drained>> = vec![Vec::new(); shards];
+            drained.into_iter().for_each(|one| parts[one.record.draft.lane.owner(shards)].push(one));
             for (shard, records) in parts.into_iter().enumerate().filter(|(_, records)| !records.is_empty()) {
                 self.tell_shard((broker, shard), Event::Drain { records });
             }
         }
         self.told_read(broker);
+    }
+
+    /// Records that were put off and whose turn it is. Some cannot be read any more.
+    fn read_later(&mut self, broker: usize, room: usize) -> Vec<Drained> {
+        let mut drained = Vec::new();
+        while drained.len() < room
+            && let Some((id, lane)) = self.disks[broker].handed.next_later()
+        {
+            let lost = !self.healed && self.disk_rng.chance(self.plan.faults.disk / 10);
+            let disk = &mut self.disks[broker];
+            let place = disk.records.iter().position(|kept| kept.id == id).expect("nobody decided it");
+            if lost {
+                disk.handed.lose(lane);
+                let kept = disk.records.remove(place).expect("just seen");
+                disk.touched = true;
+                self.oracle.hit(Thing::SpoolDamaged);
+                self.oracle.lost(broker, &kept.record);
+                continue;
+            }
+            disk.handed.hand_over(id, lane, 1);
+            drained.push(Drained { id, record: disk.records[place].record.clone() });
+        }
+        drained
     }
 
     /// A record that is damaged, and so never comes.
@@ -222,54 +273,67 @@ impl World {
             return;
         }
         let disk = &mut self.disks[broker];
-        let Some(place) = disk.records.iter().position(|kept| !kept.handed) else { return };
+        let Some(place) = disk.records.iter().position(|kept| !kept.read) else { return };
         let kept = disk.records.remove(place).expect("just seen");
         disk.touched = true;
         self.oracle.hit(Thing::SpoolDamaged);
         self.oracle.lost(broker, &kept.record);
     }
 
-    /// Tells the shards when it changes whether all is handed over.
+    /// Tells the shards when it changes whether all is handed over, and which lanes but for.
     fn told_read(&mut self, broker: usize) {
         let disk = &mut self.disks[broker];
-        let all = disk.found && disk.up && !disk.maintenance && disk.records.iter().all(|kept| kept.handed);
+        let all = disk.found && disk.up && !disk.maintenance && disk.records.iter().all(|kept| kept.read);
+        let but = if all { disk.handed.lanes_put_off() } else { Vec::new() };
         let touched = std::mem::take(&mut disk.touched);
-        if std::mem::replace(&mut disk.told_all, all) != all || (all && touched) {
+        if disk.told_read != (all, but.clone()) || (all && touched) {
+            disk.told_read = (all, but.clone());
             for shard in 0..self.plan.brokers[broker] {
-                self.tell_shard((broker, shard), Event::SpoolRead { all });
+                self.tell_shard((broker, shard), Event::SpoolRead { all, but: but.clone() });
             }
         }
     }
 
     pub fn drained(&mut self, at: At, id: SpoolId, verdict: DrainVerdict) {
-        let records = &mut self.disks[at.0].records;
-        let Some(place) = records.iter().position(|kept| kept.id == id && kept.handed) else {
+        let disk = &mut self.disks[at.0];
+        let Some(place) = disk.records.iter().position(|kept| kept.id == id && kept.read) else {
             self.oracle.fail(None, &format!("{id:?} is drained, and was not handed over"));
         };
-        if verdict == DrainVerdict::Refused {
-            records[place].refusals += 1;
-            self.oracle.drain_refused(&records[place].record);
-            let (wait, epoch) = (self.disk_rng.range(500, 400_000), self.epoch(at.0));
-            return self.disk_step(wait, Step::Word { at, epoch, id });
+        if let DrainVerdict::Refused { written } = verdict {
+            let Some(refused) = disk.handed.refuse(id, written) else {
+                self.oracle.fail(None, &format!("{id:?} is refused, and is not with a shard"));
+            };
+            disk.records[place].refused = true;
+            self.oracle.drain_refused(&disk.records[place].record);
+            if refused.aside {
+                let kept = disk.records.remove(place).expect("just seen");
+                disk.touched = true;
+                self.oracle.lost(at.0, &kept.record);
+                self.tell_shards(at.0, || Event::RefusedGone { records: vec![id] });
+            }
+            return;
         }
-        let kept = records.remove(place).expect("just seen");
-        if kept.refusals > 0 {
+        if !disk.handed.store(id) {
+            self.oracle.fail(None, &format!("{id:?} is stored, and is not with a shard"));
+        }
+        let kept = disk.records.remove(place).expect("just seen");
+        if kept.refused {
             self.oracle.hit(Thing::DrainCured);
         }
         let now = self.moment();
         self.oracle.drained(now, at, &kept.record, verdict);
     }
 
-    /// A refused record is tried again, or set aside.
-    fn say_of_refused(&mut self, at: At, id: SpoolId) {
-        let records = &mut self.disks[at.0].records;
-        let place = records.iter().position(|kept| kept.id == id).expect("nothing else removes it");
-        if records[place].refusals < REFUSALS_MAX {
-            return self.tell_shard(at, Event::RefusedAgain { records: vec![id] });
+    /// One round of tries for all.
+    fn try_again(&mut self, broker: usize) {
+        let records = self.disks[broker].handed.try_again();
+        if !records.is_empty() {
+            self.tell_shards(broker, || Event::RefusedAgain { records: records.clone() });
         }
-        let kept = records.remove(place).expect("just seen");
-        self.oracle.lost(at.0, &kept.record);
-        self.tell_shard(at, Event::RefusedGone { records: vec![id] });
+    }
+
+    fn tell_shards(&mut self, broker: usize, event: impl Fn() -> Event) {
+        (0..self.plan.brokers[broker]).for_each(|shard| self.tell_shard((broker, shard), event()));
     }
 
     /// In the order in which they set out.

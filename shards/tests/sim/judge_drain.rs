@@ -100,7 +100,7 @@ impl Oracle {
             }
         }
         match verdict {
-            DrainVerdict::Refused => unreachable!("it is not decided by that"),
+            DrainVerdict::Refused { .. } => unreachable!("it is not decided by that"),
             DrainVerdict::Stored { duplicates } => {
                 if duplicates < missing {
                     self.fail(None, "C11: a drained record counts fewer duplicates than messages it did not store");

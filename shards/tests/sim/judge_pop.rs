@@ -59,7 +59,7 @@ impl Oracle {
         }
     }
 
-    /// One delivery. Returns about how many bytes it has before its last message.
+    /// One delivery. Returns about how many bytes it has before its last message, with what is said of each.
     fn judge_claim(
         &mut self,
         now: Moment,
@@ -104,7 +104,8 @@ impl Oracle {
             what: format!("{:?} got {}..={} try {}", claim.group, claim.start, claim.end, claim.attempt),
         };
         let sizes = &part.messages[claim.start.0 as usize..claim.end.0 as usize];
-        let bytes: u64 = sizes.iter().map(|row| part.segments[row.segment as usize].mean_size()).sum();
+        let said = pop.said.of_each(&claim.name);
+        let bytes: u64 = sizes.iter().map(|row| part.segments[row.segment as usize].mean_size() + said).sum();
         self.ledger.note(now.t, id, note);
         bytes
     }

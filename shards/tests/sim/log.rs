@@ -10,7 +10,7 @@ use crate::store::{Planted, Store};
 use crate::world::{Due, World};
 use queen_shards::command::{Event, Left, LogLane};
 use queen_shards::effect::{CursorMove, LeaseTo};
-use queen_shards::ids::{GroupId, PartitionId, Stamp};
+use queen_shards::ids::{GroupId, Micros, PartitionId, Stamp};
 use queen_shards::place::{LaneKey, owner_of_partition};
 use std::collections::BTreeSet;
 
@@ -135,7 +135,7 @@ impl World {
                     let mine = |id: &PartitionId| owner_of_partition(*id, shards) == shard;
                     let lanes: Vec<LogLane> = news.lanes.iter().filter(|l| mine(&l.partition)).cloned().collect();
                     let freed = news.freed.iter().filter(|(id, ..)| mine(id)).copied().collect();
-                    let event = Event::Log { lanes, freed, changed: Vec::new(), lost: news.lost };
+                    let event = Event::Log { began: Micros(began), lanes, freed, changed: Vec::new(), lost: news.lost };
                     self.hears((broker, shard), event);
                     self.oracle.log_began.insert((broker, shard), began);
                 }

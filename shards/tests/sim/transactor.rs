@@ -6,7 +6,7 @@ use crate::client::{Ctx, Home, Input};
 use crate::coverage::Thing;
 use crate::frame;
 use queen_shards::bundle::{Bundle, BundleLane, BundleVerdict, PrepareLane, Prepared, PreparedLane, PreparedSet};
-use queen_shards::command::{AckOutcome, AckSet, Claim, Command, Draft, Pop, PopFrom, Start, Verdict};
+use queen_shards::command::{AckOutcome, AckSet, Claim, Command, Draft, Pop, PopFrom, Said, Start, Verdict};
 use queen_shards::ids::{LeaseId, Offset, Slot, TenantId};
 use queen_shards::place::{LaneKey, owner_of_partition};
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,7 +101,7 @@ impl Transactor {
             conflating_partitions: 5,
             conflation: None,
             bytes: 8 << 20,
-            said: Default::default(),
+            said: Said { bytes: 20, names: 2 },
             lease_secs: Some(ctx.rng.range(1, 3) as u32),
             auto_ack: false,
             lease: None,

@@ -6,35 +6,25 @@ use crate::spool::active::{Active, Batch};
 use crate::spool::disk::{Disk, FAILED_DIR};
 use crate::spool::format::Header;
 use queen_shards::command::{DrainVerdict, SpoolId};
-
-/// A record whose refusal counted so often is set aside. Source: operations 4.5.
-const REFUSALS_MAX: u32 = 5;
-
-/// What a record of which PostgreSQL says that it cannot be stored has met.
-#[derive(Clone, Copy)]
-pub(super) struct Refusals {
-    /// Those that count.
-    count: u32,
-    /// Records that had been stored when it was refused last.
-    stored: u64,
-    /// A shard keeps it for another try.
-    waits: bool,
-}
+use queen_shards::handed::REFUSALS_MAX;
 
 impl<D: Disk, O: Outside> Files<D, O> {
     /// A record that was handed over is decided; one that was refused stays with its shard for another try. True: it was
     /// refused too often, and is set aside.
     pub async fn decide(&mut self, id: SpoolId, verdict: DrainVerdict) -> bool {
         let Some(at) = self.files.iter().position(|stored| stored.number == id.file) else { return false };
-        let Some(out) = self.files[at].out.get(&id.at) else { return false };
-        let messages = out.messages;
+        let Some(&messages) = self.files[at].out.get(&id.at) else { return false };
         match verdict {
             DrainVerdict::Stored { duplicates } => {
-                self.stored += 1;
+                self.handed.store(id);
                 self.status.drained(messages, duplicates as u64);
             }
-            DrainVerdict::Refused => {
-                if !self.is_poison(id) {
+            DrainVerdict::Refused { written } => {
+                let Some(refused) = self.handed.refuse(id, written) else { return false };
+                if let Some(count) = refused.counted {
+                    self.status.drain_refused(count, REFUSALS_MAX);
+                }
+                if !refused.aside {
                     return false;
                 }
                 self.status.poison(messages);
@@ -43,41 +33,32 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 }
             }
         }
-        self.settle(at, id);
+        self.settle(at, id.at);
         self.tidy().await;
-        verdict == DrainVerdict::Refused
+        matches!(verdict, DrainVerdict::Refused { .. })
     }
 
-    /// Counts a refusal: whether the record is to be set aside.
-    ///
-    /// It counts if something else was stored since the one before, so that it is this record's own, or if no older record
-    /// is refused: what refuses all of them, a right that is missing perhaps, says nothing of one and costs one at a time.
-    ///
-    /// Source: operations 4.5, permanent.
-    fn is_poison(&mut self, id: SpoolId) -> bool {
-        let stored = self.stored;
-        let oldest = self.refused.keys().next().is_none_or(|first| id <= *first);
-        let refusals = self.refused.entry(id).or_insert(Refusals { count: 0, stored, waits: true });
-        if oldest || refusals.stored != stored {
-            refusals.count += 1;
-            self.status.drain_refused(refusals.count, REFUSALS_MAX);
-        }
-        (refusals.stored, refusals.waits) = (stored, true);
-        REFUSALS_MAX <= refusals.count
-    }
-
-    fn settle(&mut self, at: usize, id: SpoolId) {
-        self.refused.remove(&id);
+    /// A record is decided, or lost.
+    pub(super) fn settle(&mut self, at: usize, place: u64) {
         let stored = &mut self.files[at];
-        if let Some(out) = stored.out.remove(&id.at) {
-            stored.messages = stored.messages.saturating_sub(out.messages);
+        if let Some(messages) = stored.out.remove(&place) {
+            stored.messages = stored.messages.saturating_sub(messages);
         }
+    }
+
+    /// A new round of tries begins; see [`Handed::next_round`](queen_shards::handed::Handed::next_round).
+    pub fn next_round(&mut self) {
+        self.handed.next_round();
     }
 
     /// Refused records that are to be tried again now; a shard has each of them, at its place in its partition.
     pub fn try_again(&mut self) -> Vec<SpoolId> {
-        let waiting = self.refused.iter_mut().filter(|(_, refusals)| refusals.waits);
-        waiting.map(|(id, refusals)| (*id, refusals.waits = false).0).collect()
+        self.handed.try_again()
+    }
+
+    /// Lanes with records that were put off, by hash of their names.
+    pub fn lanes_put_off(&self) -> Vec<u64> {
+        self.handed.lanes_put_off()
     }
 
     /// Writes a refused record to a file of its own under `failed/`.

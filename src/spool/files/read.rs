@@ -1,20 +1,23 @@
 //! Reading: records come out in the order in which they went in; damage is passed over, told, and its file kept.
 //! Source: operations 4.4, 4.6; reliability 6, F7 and F8.
 
-use super::{DATA_START, Files, Out, Outside, Reader, parse_name, weight};
+use super::{DATA_START, Files, Outside, Reader, parse_name, weight};
 use crate::spool::disk::Disk;
 use crate::spool::format::{BLOCK, FOOTER, Found, Header, Scanner};
 use crate::spool::legacy;
 use queen_shards::command::{Drained, SpoolId, SpoolRecord};
+use queen_shards::handed::Window;
 use queen_shards::ids::Stamp;
 use queen_shards::planted::{Bug, is};
 use std::io;
 
+/// Records that are put off or lost in one go: the thread looks at its mail in between.
+const PASSED_MAX: usize = 1024;
 /// Read at a time.
-const READ_BYTES: usize = 1 << 20;
+pub(super) const READ_BYTES: usize = 1 << 20;
 
 impl<D: Disk, O: Outside> Files<D, O> {
-    /// Whether every durable record was handed over.
+    /// Whether every durable record was handed over, but for those that were put off.
     pub fn all_read(&self) -> bool {
         self.files.iter().all(|stored| match &stored.reader {
             Reader::Done => true,
@@ -23,35 +26,46 @@ impl<D: Disk, O: Outside> Files<D, O> {
         })
     }
 
-    /// Records that are with the shards, and bytes of memory they take.
-    pub fn handed_over(&self) -> (usize, usize) {
-        let out = self.files.iter().flat_map(|stored| stored.out.values());
-        out.fold((0, 0), |(records, bytes), out| (records + 1, bytes + out.bytes))
+    /// Records and bytes to read next.
+    pub fn room(&self) -> Window {
+        self.handed.room()
     }
 
-    /// The next records, oldest first, until `bytes` are reached.
-    pub async fn read(&mut self, records: usize, bytes: usize) -> Vec<Drained> {
+    /// The next records, oldest first, until `room` is used up; `None`: there is nothing to read now. What waits for an older
+    /// record of its lane is put off, and comes before anything else when it does not wait any more.
+    pub async fn read(&mut self, room: Window) -> Option<Vec<Drained>> {
         let (mut drained, mut size) = (Vec::new(), 0);
+        let mut passed = self.read_later(room, &mut drained, &mut size).await;
         let mut next = 0;
-        while next < self.files.len() && drained.len() < records && size < bytes {
+        while next < self.files.len()
+            && drained.len() < room.records
+            && size < room.bytes
+            && passed < PASSED_MAX
+            && !self.handed.is_full()
+        {
             let at = if is(Bug::DrainNewestFirst) { self.files.len() - 1 - next } else { next };
             if matches!(self.files[at].reader, Reader::Done) {
                 next += 1;
                 continue;
             }
-            match self.next_record(at).await {
-                Some((place, record)) => {
-                    let stored = &mut self.files[at];
-                    let out = Out { messages: record.draft.count as u64, bytes: weight(&record) };
-                    size += out.bytes;
-                    stored.out.insert(place, out);
-                    drained.push(Drained { id: SpoolId { file: stored.number, at: place }, record });
-                }
-                None => next += 1,
+            let Some((place, record)) = self.next_record(at).await else {
+                next += 1;
+                continue;
+            };
+            let stored = &mut self.files[at];
+            stored.out.insert(place, record.draft.count as u64);
+            let (id, lane) = (SpoolId { file: stored.number, at: place }, record.draft.lane.hash());
+            if self.handed.waits(lane) {
+                self.handed.put_off(id, lane);
+                passed += 1;
+                continue;
             }
+            size += weight(&record);
+            self.handed.hand_over(id, lane, weight(&record));
+            drained.push(Drained { id, record });
         }
         self.tidy().await;
-        drained
+        (0 < passed || !drained.is_empty()).then_some(drained)
     }
 
     /// The next record of a file and its place; `None`: no more for now, or ever.
@@ -61,7 +75,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 return None;
             }
             let stored = &mut self.files[at];
-            let (file, scanner, footer) = match &mut stored.reader {
+            let (scanner, footer) = match &mut stored.reader {
                 Reader::Done | Reader::New => return None,
                 Reader::Legacy { records } => {
                     let next = records.pop_front();
@@ -70,7 +84,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                     }
                     return next;
                 }
-                Reader::Ours { file, scanner, footer } => (file, scanner, footer),
+                Reader::Ours { scanner, footer, .. } => (scanner, footer),
             };
             let place = scanner.position();
             match scanner.find() {
@@ -92,39 +106,48 @@ impl<D: Disk, O: Outside> Files<D, O> {
                     return None;
                 }
                 Found::More => {
-                    let wants = scanner.wants();
-                    let end = stored.written.unwrap_or(stored.bytes);
-                    if wants >= end {
-                        if !stored.closed {
-                            return None;
-                        }
-                        scanner.end();
-                        continue;
-                    }
-                    let from = wants - wants % BLOCK as u64;
-                    let len = READ_BYTES.min((end - from).next_multiple_of(BLOCK as u64) as usize);
-                    let mut read = self.disk.read(file, from, len).await;
-                    if read.is_err() {
-                        read = self.disk.read(file, from, len).await;
-                    }
-                    match read {
-                        Ok(bytes) => {
-                            let skip = (wants - from) as usize;
-                            let until = bytes.len().min((end - from) as usize);
-                            match bytes.get(skip..until).filter(|bytes| !bytes.is_empty()) {
-                                Some(bytes) => scanner.feed(bytes),
-                                // Shorter than it was.
-                                None => scanner.end(),
-                            }
-                        }
-                        Err(error) => {
-                            stored.keep = true;
-                            self.status.unreadable(self.surveying, &stored.name, &error);
-                            self.finish_reading(at).await;
-                            return None;
-                        }
+                    if !self.read_more(at).await {
+                        return None;
                     }
                 }
+            }
+        }
+    }
+
+    /// Reads the next piece of a file, or finds its end. False: there is no more for now, or it cannot be read.
+    async fn read_more(&mut self, at: usize) -> bool {
+        let stored = &mut self.files[at];
+        let Reader::Ours { file, scanner, .. } = &mut stored.reader else { return false };
+        let wants = scanner.wants();
+        let end = stored.written.unwrap_or(stored.bytes);
+        if wants >= end {
+            if stored.closed {
+                scanner.end();
+            }
+            return stored.closed;
+        }
+        let from = wants - wants % BLOCK as u64;
+        let len = READ_BYTES.min((end - from).next_multiple_of(BLOCK as u64) as usize);
+        let mut read = self.disk.read(file, from, len).await;
+        if read.is_err() {
+            read = self.disk.read(file, from, len).await;
+        }
+        match read {
+            Ok(bytes) => {
+                let skip = (wants - from) as usize;
+                let until = bytes.len().min((end - from) as usize);
+                match bytes.get(skip..until).filter(|bytes| !bytes.is_empty()) {
+                    Some(bytes) => scanner.feed(bytes),
+                    // Shorter than it was.
+                    None => scanner.end(),
+                }
+                true
+            }
+            Err(error) => {
+                stored.keep = true;
+                self.status.unreadable(self.surveying, &stored.name, &error);
+                self.finish_reading(at).await;
+                false
             }
         }
     }

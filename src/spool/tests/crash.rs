@@ -37,7 +37,7 @@ fn image_holds(seed: u64) -> (usize, usize) {
                     acked.extend(batch.iter().zip(answers).filter(|(_, ok)| *ok).map(|(n, _)| *n));
                 }
                 6..9 => {
-                    let some = block_on(files.read(1 + rng.below(6) as usize, 1 << 20));
+                    let some = read_some(&mut files, 1 + rng.below(6) as usize, 1 << 20);
                     for one in some {
                         let n = number(&one.record, written);
                         if rng.chance(800) {
@@ -123,7 +123,7 @@ fn processes_that_end_leave_nothing_to_set_aside() {
                 assert!(block_on(files.append(&[written(next)]))[0]);
                 next += 1;
                 if rng.chance(200) {
-                    let some = block_on(files.read(1 + rng.below(4) as usize, 1 << 20));
+                    let some = read_some(&mut files, 1 + rng.below(4) as usize, 1 << 20);
                     came.extend(some.iter().map(|one| number(&one.record, written)));
                     decide_all(&mut files, some);
                 }
@@ -157,7 +157,7 @@ fn what_failed_is_never_buffered_nor_read() {
                 false => refused += 1,
             }
             if rng.chance(300) {
-                came.extend(block_on(files.read(3, 1 << 20)));
+                came.extend(read_some(&mut files, 3, 1 << 20));
             }
         }
         came.extend(read_all(&mut files));
@@ -231,16 +231,18 @@ fn poison_is_set_aside_alone() {
     let disk = SimDisk::default();
     let (mut files, status) = open(disk.clone(), MS, limits()).expect("opens");
     block_on(files.append(&[written(0), written(1), written(2)]));
-    let came = block_on(files.read(10, 1 << 20));
+    let came = read_some(&mut files, 10, 1 << 20);
     for (n, one) in came.iter().enumerate() {
-        let verdict = if n == 1 { DrainVerdict::Refused } else { DrainVerdict::Stored { duplicates: 0 } };
+        let verdict =
+            if n == 1 { DrainVerdict::Refused { written: 0 } } else { DrainVerdict::Stored { duplicates: 0 } };
         block_on(files.decide(one.id, verdict));
     }
     // Not before it was refused five times.
     for _ in 1..5 {
         assert!(disk.names().iter().all(|name| !name.starts_with("failed/")), "{:?}", disk.names());
+        files.next_round();
         assert_eq!(files.try_again(), [came[1].id]);
-        block_on(files.decide(came[1].id, DrainVerdict::Refused));
+        block_on(files.decide(came[1].id, DrainVerdict::Refused { written: 0 }));
     }
     let left = disk.names();
     assert!(left.len() == 1 && left[0].starts_with("failed/queen-"), "{left:?}");
