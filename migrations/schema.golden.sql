@@ -1,5 +1,22 @@
 CREATE SCHEMA queen;
 
+CREATE TABLE queen.count_walks (
+    queue_id uuid NOT NULL,
+    next bigint DEFAULT 0 NOT NULL,
+    groups bigint[] NOT NULL,
+    walked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    partitions bigint DEFAULT 0 NOT NULL,
+    total bigint DEFAULT 0 NOT NULL,
+    pending bigint DEFAULT 0 NOT NULL,
+    processing bigint DEFAULT 0 NOT NULL,
+    partitions_pending bigint DEFAULT 0 NOT NULL,
+    partitions_ready bigint DEFAULT 0 NOT NULL,
+    leases bigint DEFAULT 0 NOT NULL,
+    leased_partitions bigint DEFAULT 0 NOT NULL,
+    leased bigint DEFAULT 0 NOT NULL,
+    recent timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL
+);
+
 CREATE TABLE queen.system_state (
     key text NOT NULL,
     value jsonb NOT NULL,
@@ -121,6 +138,26 @@ CREATE TABLE queen.commits (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
 
+CREATE TABLE queen.count_walk_groups (
+    queue_id uuid NOT NULL,
+    group_id bigint NOT NULL,
+    cursors bigint NOT NULL,
+    lagging bigint NOT NULL,
+    ready bigint NOT NULL,
+    members bigint NOT NULL,
+    lag bigint NOT NULL,
+    processing bigint NOT NULL,
+    consumed boolean NOT NULL
+);
+
+CREATE TABLE queen.count_walk_ranks (
+    queue_id uuid NOT NULL,
+    group_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    behind bigint NOT NULL,
+    wanted bigint NOT NULL
+);
+
 CREATE SEQUENCE queen.versions
     START WITH 1
     INCREMENT BY 1
@@ -228,6 +265,15 @@ CREATE TABLE queen.maintenance_leases (
     last_end_at timestamp with time zone,
     last_duration_ms bigint,
     runs bigint DEFAULT 0 NOT NULL
+);
+
+CREATE TABLE queen.measure_walks (
+    queue_id uuid NOT NULL,
+    partition_id bigint DEFAULT 0 NOT NULL,
+    next_offset bigint DEFAULT 0 NOT NULL,
+    walked_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    segments bigint DEFAULT 0 NOT NULL,
+    bytes bigint DEFAULT 0 NOT NULL
 );
 
 CREATE TABLE queen.migrations (
@@ -389,6 +435,15 @@ ALTER TABLE ONLY queen.brokers
 ALTER TABLE ONLY queen.commits
     ADD CONSTRAINT commits_pk PRIMARY KEY (writer, slot);
 
+ALTER TABLE ONLY queen.count_walk_groups
+    ADD CONSTRAINT count_walk_groups_pk PRIMARY KEY (queue_id, group_id);
+
+ALTER TABLE ONLY queen.count_walk_ranks
+    ADD CONSTRAINT count_walk_ranks_pk PRIMARY KEY (queue_id, group_id, partition_id);
+
+ALTER TABLE ONLY queen.count_walks
+    ADD CONSTRAINT count_walks_pk PRIMARY KEY (queue_id);
+
 ALTER TABLE ONLY queen.cursors
     ADD CONSTRAINT cursors_pk PRIMARY KEY (partition_id, group_id);
 
@@ -421,6 +476,9 @@ ALTER TABLE ONLY queen.lag_ranks
 
 ALTER TABLE ONLY queen.maintenance_leases
     ADD CONSTRAINT maintenance_leases_pk PRIMARY KEY (task);
+
+ALTER TABLE ONLY queen.measure_walks
+    ADD CONSTRAINT measure_walks_pk PRIMARY KEY (queue_id);
 
 ALTER TABLE ONLY queen.migrations
     ADD CONSTRAINT migrations_pk PRIMARY KEY (version);

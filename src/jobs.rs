@@ -24,8 +24,17 @@ use std::time::{Duration, Instant};
 
 /// Shortest pause between two looks for a due task.
 const POLL_MIN: Duration = Duration::from_millis(100);
-/// Between two queues of a measuring pass: it reads every segment row and must leave the store to others.
+/// Between two steps of a measuring pass, or as long as a step took: it reads every segment row and must leave the store to others.
 const MEASURE_PAUSE: Duration = Duration::from_millis(50);
+/// Partitions and cursors of a step of counting: a third of a second of CPU, longer where memory does not hold the rows.
+pub const COUNTED_AT_ONCE: u32 = 50_000;
+/// Partitions of a step of measuring: an index probe each.
+pub const MEASURED_AT_ONCE: u32 = 50_000;
+/// Messages of a step of measuring. A segment has one at least, and its row takes a microsecond: half a second of single ones.
+pub const MEASURED_MESSAGES: u32 = 500_000;
+/// A large queue whose last page was counted or measured longer ago is begun anew: what nobody went on with is not mixed with what
+/// is there now. Three periods where that is longer, so that a task that runs seldom comes to its end.
+const WALK_KEPT: Duration = Duration::from_secs(600);
 /// In a database with at most so many partitions every page counts by itself: about 10 ms.
 pub const COUNTED_BY_PAGES: u32 = 5_000;
 /// Partitions kept per queue and group, most pending first: what pages list at most.
@@ -33,10 +42,9 @@ pub const RANKED_PARTITIONS: u32 = 1_000;
 /// Counting rests so many times as long as it works: at most a fifth of one PostgreSQL process.
 const COUNT_REST: u32 = 4;
 /// Longest run of the counting, its rests included: the lease of a task lasts a minute, and a last step may take the 30 s of a
-/// statement. The next run goes on where this one ended.
+/// statement. The next run goes on where this one ended. One of measuring may last a period, where that is longer: its lease lasts
+/// three.
 const COUNT_RUN_MAX: Duration = Duration::from_secs(25);
-/// A pass ends after so many queues; the next one begins anew.
-const MEASURED_MAX: usize = 100_000;
 
 /// Runs `work` once per `period` in the whole cluster: whoever finds the task due takes it. Never ends.
 ///
@@ -124,32 +132,37 @@ pub async fn keep_history(
     }
 }
 
-/// Measures the stored bytes of all queues, one call per queue, every `RETAINED_BYTES_INTERVAL_MS`, one broker at a
-/// time. Source: operations 5.8.1, 6.4.
+/// Measures the stored bytes of all queues, a step per queue or page of a large one, every `RETAINED_BYTES_INTERVAL_MS`, one broker
+/// at a time. Source: operations 5.8.1, 6.4.
 pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall) -> StateReply) {
-    scheduled("retained_bytes", &config.server_id, config.retained_interval, &call, async || {
-        let mut walk = Walk::default();
-        for _ in 0..MEASURED_MAX {
-            if !walk.step(StateFn::MeasureRetained, json!({}), "stored bytes were not measured", &call).await {
+    let (period, mut walk) = (config.retained_interval, Walk::default());
+    scheduled("retained_bytes", &config.server_id, period, &call, async || {
+        let begun = Instant::now();
+        while begun.elapsed() < COUNT_RUN_MAX.max(period) {
+            let step = Instant::now();
+            let args = json!({"page": MEASURED_AT_ONCE, "messages": MEASURED_MESSAGES, "keepMs": kept_ms(period)});
+            if !walk.step(StateFn::MeasureRetained, args, "stored bytes were not measured", &call).await {
                 break;
             }
-            rt::sleep(MEASURE_PAUSE).await;
+            rt::sleep(step.elapsed().max(MEASURE_PAUSE)).await;
         }
     })
     .await
 }
 
-/// Counts queues and groups for the pages of a database with many partitions, one call per queue, every
+/// Counts queues and groups for the pages of a database with many partitions, a step per queue or page of a large one, every
 /// `STATS_INTERVAL_MS`, one broker at a time. Source: operations 5.7, 6.4.
 pub async fn count_queues(config: Arc<Config>, call: impl AsyncFn(StateCall) -> StateReply) {
     let (mut walk, mut owed) = (Walk::default(), Owed::default());
-    scheduled("stats", &config.server_id, config.stats_interval, &call, async || {
+    let period = config.stats_interval;
+    scheduled("stats", &config.server_id, period, &call, async || {
         let begun = Instant::now();
         let left = || COUNT_RUN_MAX.saturating_sub(begun.elapsed());
         rt::sleep(owed.pay(left())).await;
         while !left().is_zero() {
             let step = Instant::now();
-            let args = json!({"exact": COUNTED_BY_PAGES, "ranks": RANKED_PARTITIONS});
+            let args = json!({"exact": COUNTED_BY_PAGES, "ranks": RANKED_PARTITIONS, "page": COUNTED_AT_ONCE,
+                "keepMs": kept_ms(period)});
             if !walk.step(StateFn::CountQueue, args, "queues were not counted", &call).await {
                 break;
             }
@@ -177,17 +190,25 @@ impl Owed {
     }
 }
 
-/// A walk over all queues by id, a call per queue.
+/// How long the pages of a queue are kept without another one, for a task of this period.
+fn kept_ms(period: Duration) -> u64 {
+    WALK_KEPT.max(period * 3).as_millis() as u64
+}
+
+/// A walk over all queues by id: a call per queue, or per page of a large one. What was found of a large queue is in the database,
+/// so that any broker goes on with it.
 #[derive(Debug, Default)]
 struct Walk {
-    /// The last queue it was at; null: it begins.
+    /// The last queue it was done with; null: it begins.
     after: Value,
+    /// The queue of which another page is due; null: the next queue is.
+    within: Value,
 }
 
 impl Walk {
-    /// Does one queue; `failed`: what to say where that fails. False: the walk is over, or the store is away.
+    /// Does one queue, or a page of it; `failed`: what to say where that fails. False: the walk is over, or the store is away.
     ///
-    /// A queue that cannot be done, because it takes longer than a statement may, is passed over: the others are done.
+    /// A queue that cannot be done, because a page takes longer than a statement may, is passed over: the others are done.
     async fn step(
         &mut self,
         function: StateFn,
@@ -196,6 +217,7 @@ impl Walk {
         call: &impl AsyncFn(StateCall) -> StateReply,
     ) -> bool {
         args["after"] = self.after.clone();
+        args["walk"] = self.within.clone();
         let run = async |args| call(StateCall { function, tenant: TenantId::DEFAULT, args }).await;
         let mut reply = run(args.clone()).await;
         if let Err(error) = &reply {
@@ -205,17 +227,13 @@ impl Walk {
         }
         // Without an answer the walk goes on from here another time.
         let Ok(reply) = reply else { return false };
-        self.after = queue_of(reply.as_deref().unwrap_or_default());
-        !self.after.is_null()
+        let mut reply: Value = serde_json::from_str(reply.as_deref().unwrap_or_default()).unwrap_or_default();
+        let left = reply["left"] == true;
+        let queue = reply.get_mut("queue").map(Value::take).unwrap_or_default();
+        let goes_on = !queue.is_null();
+        (self.after, self.within) = if left { (self.after.take(), queue) } else { (queue, Value::Null) };
+        goes_on
     }
-}
-
-/// The queue that a step was at; null at the end of the walk.
-fn queue_of(reply: &str) -> Value {
-    serde_json::from_str::<Value>(reply)
-        .ok()
-        .and_then(|mut body| Some(body.get_mut("queue")?.take()))
-        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -261,12 +279,49 @@ mod tests {
     }
 
     #[test]
+    fn a_large_queue_is_done_page_by_page_and_passed_over_at_a_page_that_fails() {
+        // Of the queues 1 to 4, 2 has three pages and 3 fails at its second one.
+        let (asked, pages) = (RefCell::new(Vec::new()), RefCell::new(0));
+        let call = async |call: StateCall| {
+            let (after, within) = (call.args["after"].as_i64().unwrap_or(0), call.args["walk"].as_i64());
+            let skip = call.args["skip"] == true;
+            asked.borrow_mut().push((after, within, skip));
+            let queue = within.unwrap_or(after + 1);
+            *pages.borrow_mut() = if within.is_some() { *pages.borrow() + 1 } else { 1 };
+            match (queue, *pages.borrow(), skip) {
+                (2, 1..=2, _) | (3, 1, _) => Ok(Some(json!({"queue": queue, "left": true}).to_string())),
+                (3, _, false) => Err(StoreError::Unavailable("canceling statement due to user request".into())),
+                (5, ..) => Ok(Some(json!({"queue": null}).to_string())),
+                _ => Ok(Some(json!({"queue": queue, "left": false}).to_string())),
+            }
+        };
+        let walked = async {
+            let mut walk = Walk::default();
+            while walk.step(StateFn::CountQueue, json!({}), "not counted", &call).await {}
+            assert!(walk.after.is_null() && walk.within.is_null(), "the next walk begins anew");
+        };
+        walked.now_or_never().expect("nothing waits");
+        let steps = [
+            (0, None, false),
+            (1, None, false),
+            (1, Some(2), false),
+            (1, Some(2), false),
+            (2, None, false),
+            (2, Some(3), false),
+            (2, Some(3), true),
+            (3, None, false),
+            (4, None, false),
+        ];
+        assert_eq!(asked.take(), steps);
+    }
+
+    #[test]
     fn a_walk_that_met_an_outage_goes_on_where_it_was() {
         let away = async |_: StateCall| Err(StoreError::Unavailable("nobody is there".into()));
         let walked = async {
-            let mut walk = Walk { after: 7.into() };
+            let mut walk = Walk { after: 7.into(), within: 8.into() };
             assert!(!walk.step(StateFn::CountQueue, json!({}), "not counted", &away).await);
-            assert_eq!(walk.after, 7);
+            assert_eq!((walk.after, walk.within), (7.into(), 8.into()));
         };
         walked.now_or_never().expect("nothing waits");
     }

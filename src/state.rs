@@ -77,7 +77,7 @@ pub enum StateFn {
     SetMaintenance,
     /// The control thread: what this broker's spool may need of the evidence.
     SetSpoolFloor,
-    /// `jobs`: measures the stored bytes of the next queue; counts the next queue and its groups.
+    /// `jobs`: measures the stored bytes of the next queue, or a page of it; counts the next queue and its groups, or a page.
     MeasureRetained,
     CountQueue,
 }

@@ -1,5 +1,5 @@
 -- counts_of.sql: the counters of some partitions, as they are now.
--- In     p_ids: partition numbers, few.
+-- In     p_ids: partition numbers, few, or those of a page that is counted.
 -- Out    as queen.partition_counts.
 -- Locks  none. Cost: one index probe of partitions and a short range of cursors each.
 -- Caller the functions beside this one. Source: operations 5.7.
@@ -54,10 +54,13 @@ begin
                 select * from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id offset 0
             ) as c on true
             cross join lateral (
-                select coalesce(
-                    c.committed,
-                    queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
-                ) as committed
+                select case
+                    when c.partition_id is not null then c.committed
+                    -- As queen.seed_of says, without a call for each.
+                    when g.mode = 'all' then p.log_start - 1
+                    when p.last_created_at < g.seed_at then p.last_offset
+                    else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
+                end as committed
             ) as w
             where g.queue_id = p.queue_id
                 and (c.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water))

@@ -2,7 +2,7 @@
 
 use crate::cluster::Db;
 use crate::{cursor, queue};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const LEASE: &str = "01990a12-4410-7bbb-9bbb-0000000000f1";
 
@@ -133,4 +133,80 @@ fn sizes_are_measured_queue_by_queue() {
     assert!(first["queue"].is_string() && second["queue"].is_string() && end["queue"].is_null());
     let page = db.call("get_queue", json!({"queue": "b", "limit": 10}));
     assert_eq!((&page["retainedBytes"], &page["segments"]), (&json!(4 * 17), &json!({"segments": 4, "messages": 4})));
+}
+
+/// Pages end at partitions, and within one at messages; nothing is measured twice, and what is shown changes at the end.
+#[test]
+fn a_large_queue_is_measured_in_pages() {
+    let db = Db::new();
+    for (name, partitions, messages) in [("a", 40, 3), ("b", 1, 100), ("c", 1, 1)] {
+        queue(&db, name, partitions, messages);
+    }
+    // Segments of two messages, of which one lies below the log's start, in one of them; nothing in others.
+    db.sql(
+        "update queen.partitions set log_start = 2 where name = 'p3';
+         delete from queen.segments as s using queen.partitions as p where p.id = s.partition_id and p.name in ('p5', 'p6');
+         update queen.partitions set log_start = 3 where name in ('p5', 'p6');
+         delete from queen.segments as s using queen.partitions as p where p.id = s.partition_id and p.name = 'p0' and s.base_offset % 2 = 1;
+         update queen.segments as s set count = 2, body = '\\x0000' from queen.partitions as p
+         where p.id = s.partition_id and p.name = 'p0'",
+    );
+    let sizes = |db: &Db| {
+        db.sql("select string_agg(q.name || ' ' || z.segments || ' ' || z.bytes, ', ' order by q.name) from queen.queue_sizes as z join queen.queues as q on q.id = z.queue_id")
+    };
+    let pass = |db: &Db, mut args: Value| {
+        args["after"] = Value::Null;
+        for steps in 0.. {
+            let mut reply = db.call("measure_retained", args.clone());
+            let queue = reply["queue"].take();
+            if queue.is_null() {
+                return steps;
+            }
+            (args["after"], args["walk"]) =
+                if reply["left"] == true { (args["after"].take(), queue) } else { (queue, Value::Null) };
+        }
+        unreachable!()
+    };
+    assert_eq!(pass(&db, json!({})), 3);
+    let whole = sizes(&db);
+    assert_eq!(whole, "a 113 1923, b 50 900, c 1 18");
+    for (page, messages, steps) in
+        [(1000, 1000, 3), (40, 1000, 3), (39, 1000, 4), (7, 1000, 8), (40, 30, 4 + 4 + 1), (40, 1, 112 + 100 + 1)]
+    {
+        db.sql("truncate queen.queue_sizes");
+        assert_eq!(pass(&db, json!({"page": page, "messages": messages})), steps, "{page} {messages}");
+        assert_eq!(sizes(&db), whole, "{page} {messages}");
+        assert_eq!(db.sql("select count(*) from queen.measure_walks"), "0");
+    }
+
+    // What a page shows is of the last walk that came to its end; another broker goes on with it.
+    db.sql("update queen.segments set body = body || '\\x00'");
+    let args = json!({"page": 7, "messages": 1000});
+    db.sql("delete from queen.queues where name <> 'a'; delete from queen.queue_sizes as z where not exists (select from queen.queues as q where q.id = z.queue_id)");
+    let walk = db.call("measure_retained", args.clone())["queue"].take();
+    for _ in 0..4 {
+        assert_eq!(db.call("measure_retained", args.clone())["left"], true);
+        assert_eq!(sizes(&db), "a 113 1923");
+    }
+    assert_eq!(db.call("measure_retained", args.clone())["left"], false);
+    assert_eq!(sizes(&db), "a 113 2036");
+    // Ended by another broker; abandoned; failed; deleted.
+    let at = |walk: &Value, skip: bool| json!({"page": 7, "messages": 1000, "walk": walk, "skip": skip});
+    let kept = |db: &Db| db.sql("select coalesce(sum(partition_id >> 12), 0) from queen.measure_walks");
+    assert_eq!((db.call("measure_retained", at(&walk, false))["left"].clone(), kept(&db)), (Value::Null, "0".into()));
+    db.call("measure_retained", args.clone());
+    assert_eq!(kept(&db), "8");
+    db.call("measure_retained", at(&walk, false));
+    assert_eq!(kept(&db), "15");
+    let age = "update queen.measure_walks set walked_at = now() - interval '11 minutes'";
+    db.sql(age);
+    db.call("measure_retained", args.clone());
+    assert_eq!(kept(&db), "8", "begun anew");
+    db.sql(age);
+    assert_eq!((db.call("measure_retained", at(&walk, false))["left"].clone(), kept(&db)), (Value::Null, "0".into()));
+    db.call("measure_retained", args.clone());
+    assert_eq!((db.call("measure_retained", at(&walk, true))["queue"].clone(), kept(&db)), (walk.clone(), "0".into()));
+    db.call("measure_retained", args.clone());
+    db.sql("delete from queen.queues");
+    assert_eq!((db.call("measure_retained", at(&walk, false))["left"].clone(), kept(&db)), (Value::Null, "0".into()));
 }

@@ -168,6 +168,221 @@ fn totals_are_of_now_and_the_rest_of_the_last_pass() {
     assert_eq!(db.sql("select count(*) from queen.lag_ranks"), "0");
 }
 
+/// Queues that a walk does in pages: every kind of group and of partition, and of each too many for a page. No two partitions were
+/// written at one time, and numbers of the queues lie between each other's.
+fn large(db: &Db) {
+    for name in ["q0", "q1", "empty"] {
+        queue(db, name, 0, 0);
+    }
+    db.sql(&format!(
+        "insert into queen.partitions (id, queue_id, name, last_offset, log_start, last_created_at)
+         select n << 12 | n, q.id, 'p' || n, n * 7919 % 31 - 1, case when n % 11 = 0 then n * 7919 % 31 else n % 3 end,
+             now() - n * 7919 % 1009 * interval '1 second'
+         from generate_series(1, 900) as n
+         join queen.queues as q on q.name = case when n % 3 = 0 then 'q0' else 'q1' end;
+         update queen.partitions set log_start = least(log_start, last_offset + 1);
+         insert into queen.segments
+         select p.id, m, 1, p.last_created_at - (p.last_offset - m) * interval '400 seconds', null, 0, 0, 4, '\\x00', '\\x00'
+         from queen.partitions as p, generate_series(p.log_start, p.last_offset) as m;
+         insert into queen.groups (queue_id, name, mode, start_at, registered_at, high_water, seed_at)
+         select q.id, g.name, g.mode, now() - interval '1 hour', now(), 600, g.seed_at
+         from queen.queues as q
+         cross join (values
+             ('__QUEUE_MODE__', null, null), ('all', 'all', null), ('new', 'new', now() - interval '500 seconds'),
+             ('at', 'timestamp', now() - interval '700 seconds'), ('pinned', null, null), ('without', 'all', now())
+         ) as g (name, mode, seed_at);
+         insert into queen.cursors (partition_id, group_id, committed, lease_id, batch_end, lease_expires_at, leased_at)
+         select p.id, g.id, least(p.last_offset, n - 1), l.id, case when l.id is not null then p.last_offset end, l.expires, l.expires
+         from queen.partitions as p
+         join queen.groups as g on g.queue_id = p.queue_id
+         cross join lateral (select (p.id >> 12) * 31 % 29 as n) as n
+         left join lateral (
+             select '{LEASE}'::uuid as id, now() + (p.id >> 12) % 2 * interval '1 hour' as expires
+             where (p.id >> 12) % 7 = 0 and n - 1 < p.last_offset
+         ) as l on true
+         where g.name <> 'without' and (p.id >> 12) % (array[2, 4, 5, 7])[1 + g.id % 4] = 0"
+    ));
+}
+
+/// What pages read of the counting, and whether anything else was kept.
+fn counted(db: &Db) -> (Value, String) {
+    let text = db.sql(
+        "select json_build_object(
+            'queues', (select json_agg(to_jsonb(k) - 'counted_at' order by k.queue_id) from queen.queue_counts as k),
+            'groups', (select json_agg(to_jsonb(k) - 'counted_at' order by k.group_id) from queen.group_counts as k),
+            'pending', (select json_agg(n order by n.queue_id, n.partition_id) from queen.pending_ranks as n),
+            'lag', (select json_agg(n order by n.group_id, n.partition_id) from queen.lag_ranks as n))",
+    );
+    (serde_json::from_str(&text).unwrap(), kept(db))
+}
+
+/// Rows of walks that are under way.
+fn kept(db: &Db) -> String {
+    db.sql(
+        "select (select count(*) from queen.count_walks) || ' ' || (select count(*) from queen.count_walk_groups) || ' ' ||
+            (select count(*) from queen.count_walk_ranks)",
+    )
+}
+
+/// One step of a pass in pages; the queue it was at, where it is left.
+fn step(db: &Db, walk: &Value, page: u32, ranks: u32) -> Value {
+    let mut reply = db.call("count_queue", json!({"exact": 5, "ranks": ranks, "page": page, "walk": walk}));
+    if reply["left"] == true { reply["queue"].take() } else { Value::Null }
+}
+
+/// One pass in pages; its steps.
+fn count_by_pages(db: &Db, page: u32, ranks: u32) -> u32 {
+    let (mut after, mut walk) = (Value::Null, Value::Null);
+    for steps in 0.. {
+        let args = json!({"after": after, "walk": walk, "exact": 5, "ranks": ranks, "page": page});
+        let mut reply = db.call("count_queue", args);
+        let queue = reply["queue"].take();
+        if queue.is_null() {
+            return steps;
+        }
+        (after, walk) = if reply["left"] == true { (after, queue) } else { (queue, Value::Null) };
+    }
+    unreachable!()
+}
+
+#[test]
+fn counts_by_pages_are_those_of_one_call() {
+    let db = Db::new();
+    large(&db);
+    let (by_partition, by_group) = (
+        "select q.id, sum(c.total), sum(c.pending), sum(c.processing), sum(c.leases), sum(c.leased)
+         from queen.queues as q, queen.partition_counts(array[q.id]) as c group by q.id
+         except select k.queue_id, k.total, k.pending, k.processing, k.leases, k.leased from queen.queue_counts as k",
+        "select c.group_id, count(*) filter (where c.met), sum(c.lag), sum(c.processing), count(c.lease_id)
+         from queen.group_cursors(array(select g.id from queen.groups as g)) as c group by c.group_id
+         except select k.group_id, k.cursors, k.lag, k.processing, k.members from queen.group_counts as k",
+    );
+    for ranks in [1, 20, 1000] {
+        assert_eq!(count(&db, 5, ranks), 3);
+        let whole = counted(&db);
+        assert_eq!(whole.0["groups"].as_array().map(Vec::len), Some(12));
+        let queues = whole.0["queues"].as_array().unwrap();
+        // The functions that count all at once for the pages of small databases say the same.
+        assert_eq!(db.sql(by_partition), "");
+        assert_eq!(db.sql(by_group), "");
+        assert!(queues.iter().any(|q| q["leased"] != 0 && q["recent_at"].as_array().unwrap().len() == 3), "{queues:?}");
+        for (page, steps) in [(100, 3 + 6 + 1), (299, 2 + 3 + 1), (600, 3), (5000, 3)] {
+            db.sql("truncate queen.queue_counts, queen.group_counts, queen.pending_ranks, queen.lag_ranks");
+            assert_eq!(count_by_pages(&db, page, ranks), steps, "pages of {page}");
+            assert_eq!(counted(&db), whole, "pages of {page}, {ranks} ranks");
+        }
+    }
+    assert_eq!(kept(&db), "0 0 0");
+}
+
+/// A page is bounded by cursors as well: those of all groups.
+#[test]
+fn pages_of_many_groups_have_fewer_partitions() {
+    let db = Db::new();
+    large(&db);
+    let q1 = db.sql("select id from queen.queues where name = 'q1'");
+    let reply = db.call("count_queue", json!({"exact": 5, "ranks": 1, "page": 5000, "after": null}));
+    assert_ne!(reply["left"], true);
+    db.sql(&format!(
+        "insert into queen.partitions (id, queue_id, name) select n << 12, '{q1}', 'r' || n from generate_series(1000, 5000) as n"
+    ));
+    // By one group and six: 7,000 / 7 are a thousand; and never fewer.
+    for page in [7_000, 1_500] {
+        db.sql("truncate queen.count_walks, queen.count_walk_groups, queen.count_walk_ranks");
+        db.sql("delete from queen.queues where name <> 'q1'");
+        step(&db, &Value::Null, page, 10);
+        assert_eq!(db.sql("select partitions from queen.count_walks"), "1000");
+    }
+}
+
+#[test]
+fn what_pages_show_changes_with_the_last_page_of_a_queue() {
+    let db = Db::new();
+    large(&db);
+    db.sql("delete from queen.queues where name <> 'q1'");
+    count_by_pages(&db, 100, 20);
+    let before = counted(&db);
+    db.sql("update queen.partitions set last_offset = last_offset + 5");
+    let mut walk = step(&db, &Value::Null, 100, 20);
+    while !walk.is_null() {
+        assert_eq!(counted(&db).0, before.0);
+        assert_eq!(db.sql("select count(*) from queen.count_walk_ranks as r where group_id = 0"), "20");
+        // Another broker, or this one after a restart, knows of no walk and goes on with it.
+        walk = step(&db, &Value::Null, 100, 20);
+    }
+    let after = counted(&db);
+    count(&db, 5, 20);
+    assert_ne!(after.0, before.0);
+    assert_eq!(after, counted(&db));
+}
+
+#[test]
+fn a_queue_or_a_group_may_go_while_it_is_counted_and_one_may_come() {
+    let db = Db::new();
+    large(&db);
+    db.sql("delete from queen.queues where name <> 'q1'");
+    let walk = step(&db, &Value::Null, 100, 20);
+    // A group goes, one comes, and so do partitions before and behind the page.
+    db.sql(
+        "delete from queen.cursors where group_id = (select min(group_id) from queen.count_walk_groups);
+         delete from queen.groups where id = (select min(group_id) from queen.count_walk_groups);
+         insert into queen.groups (queue_id, name, mode, registered_at) select id, 'late', 'all', now() from queen.queues;
+         delete from queen.partitions where (id >> 12) % 10 = 1;
+         insert into queen.partitions (id, queue_id, name) select 9999 << 12, id, 'late' from queen.queues",
+    );
+    let mut left = walk.clone();
+    while !left.is_null() {
+        left = step(&db, &left, 100, 20);
+    }
+    assert_eq!(kept(&db), "0 0 0");
+    let groups = "select string_agg(g.name, ' ' order by g.id) from queen.group_counts as k join queen.groups as g on g.id = k.group_id";
+    assert_eq!(db.sql(groups), "all new at pinned without", "the late one has not been met on all pages");
+    assert_eq!(db.sql("select count(*) from queen.group_counts"), "5");
+    count_by_pages(&db, 100, 20);
+    assert_eq!(db.sql(groups), "all new at pinned without late");
+
+    // The queue goes between two pages.
+    let walk = step(&db, &Value::Null, 100, 20);
+    db.sql("update queen.queues set tenant_id = 'ffffffff-ffff-ffff-ffff-ffffffffffff'");
+    while db.call("drop_queue", json!({"limit": 100}))["left"] == true {}
+    assert_ne!(kept(&db), "0 0 0");
+    let reply = db.call("count_queue", json!({"exact": 5, "ranks": 20, "page": 100, "walk": walk}));
+    assert_eq!((&reply["queue"], &reply["left"]), (&walk, &Value::Null));
+    assert_eq!(kept(&db), "0 0 0");
+}
+
+#[test]
+fn an_abandoned_walk_is_forgotten() {
+    let db = Db::new();
+    large(&db);
+    db.sql("delete from queen.queues where name <> 'q1'");
+    let age = "update queen.count_walks set walked_at = now() - interval '11 minutes'";
+    // By the next pass, which begins it anew.
+    step(&db, &Value::Null, 100, 20);
+    db.sql(age);
+    let walk = step(&db, &Value::Null, 100, 20);
+    assert_eq!(db.sql("select partitions from queen.count_walks"), "100");
+    // One that is not so old goes on, also where the task runs seldom.
+    db.sql(age);
+    db.call("count_queue", json!({"exact": 5, "ranks": 20, "page": 100, "walk": walk, "keepMs": 900_000}));
+    assert_eq!(db.sql("select partitions from queen.count_walks"), "200");
+    // By the broker that meets it with its next page, and the next pass has the queue.
+    db.sql(age);
+    assert_eq!(step(&db, &walk, 100, 20), Value::Null);
+    assert_eq!(kept(&db), "0 0 0");
+    // By one whose page failed.
+    step(&db, &Value::Null, 100, 20);
+    let reply = db.call("count_queue", json!({"exact": 5, "ranks": 20, "page": 100, "walk": walk, "skip": true}));
+    assert_eq!((&reply["queue"], kept(&db).as_str()), (&walk, "0 0 0"));
+    // By a pass that finds few partitions.
+    step(&db, &Value::Null, 100, 20);
+    assert_eq!(count(&db, 5000, 20), 0);
+    assert_eq!(kept(&db), "0 0 0");
+    // Another broker ended it: it is not begun once more.
+    assert_eq!(step(&db, &walk, 100, 20), Value::Null);
+    assert_eq!(counted(&db), (json!({"queues": null, "groups": null, "pending": null, "lag": null}), "0 0 0".into()));
+}
+
 #[test]
 fn a_deleted_queue_is_forgotten_by_the_next_pass() {
     let db = Db::new();

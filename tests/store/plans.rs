@@ -204,6 +204,14 @@ async fn judge_all(db: &Db, round: u8) {
         .collect();
     plans.of("bundle", store::bundle(&client, &bundles, 1, Line::NONE)).await.unwrap();
 
+    // A page of a large queue, which the job counts: the last one of a walk.
+    let page = format!(
+        "select queen.count_page(jsonb_populate_record(null::queen.count_walks, '{}'), '{{{}}}', null, 10)",
+        format_args!(r#"{{"queue_id": "{}", "next": 1, "groups": [{}]}}"#, uuid::Uuid::from_u128(queue.0), group.0),
+        spread.iter().map(|p| p.0.to_string()).collect::<Vec<_>>().join(",")
+    );
+    plans.of("count_page", client.query_typed(&page, &[])).await.unwrap();
+
     let here = db.incarnation().await;
     let [a, b] = [1, 2].map(|n| u128::from(round) << 8 | n);
     log::join(&client, a).await.unwrap();
