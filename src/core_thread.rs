@@ -7,6 +7,7 @@
 
 mod effects;
 
+use crate::asked::Asked;
 use crate::auth::Guard;
 use crate::bell::Bell;
 use crate::cipher::Cipher;
@@ -99,6 +100,8 @@ pub struct Core {
     pub guard: Option<Guard>,
     /// `None`: no usable key.
     pub cipher: Option<Cipher>,
+    /// What requests did to queues since the last report.
+    pub asked: Rc<Asked>,
     flags: Flags,
     shared: Shared,
     index: usize,
@@ -146,6 +149,7 @@ impl Core {
                 config: shared.config.clone(),
                 metrics: shared.metrics.clone(),
                 cipher: Cipher::of(shared.config.encryption),
+                asked: Rc::default(),
                 flags: Flags::default(),
                 guard: shared.config.jwt.clone().map(|rules| Guard::new(rules, shared.published.clone())),
                 index,
@@ -693,7 +697,9 @@ impl Core {
             self.gate.open();
             if reported.plus(REPORT_PERIOD.as_micros() as u64) <= now() {
                 reported = now();
-                self.metrics.shard(self.index).busy_queues(shard.take_busy(REPORT_QUEUES_MAX));
+                let mut busy = shard.take_busy(REPORT_QUEUES_MAX);
+                busy.append(&mut self.asked.take(reported));
+                self.metrics.shard(self.index).busy_queues(busy);
             }
             let sizes = shard.sizes();
             self.metrics.shard(self.index).memory(sizes.tail_bytes as u64, sizes.window_bytes as u64);

@@ -150,8 +150,7 @@ impl Asking {
     /// Name under which the pop counts as parked; empty for discovery.
     fn queue_name(&self) -> Arc<str> {
         match &self.from {
-            Source::One(PopFrom::Queue { queue, .. }) => queue.clone(),
-            Source::One(PopFrom::Partition(lane)) => lane.queue.clone(),
+            Source::One(from) => from.queue().clone(),
             Source::Matching { .. } => "".into(),
         }
     }
@@ -235,8 +234,7 @@ impl Asking {
     /// The queue of the answer's top level. Source: data plane 4.6.
     fn queue(&self) -> &str {
         match &self.from {
-            Source::One(PopFrom::Queue { queue, .. }) => queue,
-            Source::One(PopFrom::Partition(lane)) => &lane.queue,
+            Source::One(from) => from.queue(),
             Source::Matching { .. } => "",
         }
     }
@@ -299,7 +297,7 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
     let (mut names, mut woken_by, mut empty_wakes, mut rested) = (Names::Usual, None, 0, false);
     // Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
     let mut guards: Vec<WatchGuard>;
-    let mut parked = None;
+    let (mut parked, mut parked_on) = (None, None);
     // Until a group was met, what the request says stands.
     let mut policy = Policy { conflation: asking.conflation == Some(true), conflict: false };
     loop {
@@ -365,6 +363,10 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
             continue;
         }
         let resting = EMPTY_WAKES < empty_wakes && !rested;
+        // A discovery pop may have found other queues since it parked.
+        if parked_on.is_none() || matches!(asking.from, Source::Matching { .. }) {
+            parked_on = Some(core.asked.park(asking.tenant, &sources, core.now()));
+        }
         let (watching, recheck) = if resting {
             (Vec::new(), (1000u64 << (empty_wakes - EMPTY_WAKES).min(6)).min(EMPTY_WAKE_PAUSE_MAX))
         } else {
@@ -411,6 +413,10 @@ fn paused(asking: &Asking) -> Response {
 /// The answer to a pop that gets nothing. One that must speak about conflation has a body.
 fn nothing(core: &Core, asking: &Asking, policy: Policy) -> Response {
     core.metrics.shard(core.shard()).pop(0);
+    // What a discovery pop did not find, it found in no queue in particular.
+    if let Source::One(from) = &asking.from {
+        core.asked.count(asking.tenant, from.queue(), |activity| activity.pop_empty += 1);
+    }
     if !policy.speaks() {
         return Response::empty(204);
     }
