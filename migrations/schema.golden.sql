@@ -116,7 +116,8 @@ CREATE TABLE queen.broker_minutes (
     rss_mb double precision NOT NULL,
     pool_active integer NOT NULL,
     pool_idle integer NOT NULL,
-    pool_size integer NOT NULL
+    pool_size integer NOT NULL,
+    covered_us bigint DEFAULT 0 NOT NULL
 );
 
 CREATE TABLE queen.brokers (
@@ -330,7 +331,13 @@ CREATE TABLE queen.queue_minutes (
     ack_messages bigint DEFAULT 0 NOT NULL,
     lag_us bigint DEFAULT 0 NOT NULL,
     claims bigint DEFAULT 0 NOT NULL,
-    lag_max_us bigint DEFAULT 0 NOT NULL
+    lag_max_us bigint DEFAULT 0 NOT NULL,
+    push_requests bigint DEFAULT 0 NOT NULL,
+    pop_empty bigint DEFAULT 0 NOT NULL,
+    transactions bigint DEFAULT 0 NOT NULL,
+    ack_failed bigint DEFAULT 0 NOT NULL,
+    conflated bigint DEFAULT 0 NOT NULL,
+    parked_us bigint DEFAULT 0 NOT NULL
 );
 
 CREATE TABLE queen.queue_sizes (

@@ -8,6 +8,7 @@
 mod effects;
 mod pop;
 
+use crate::asked::Asked;
 use crate::auth::Guard;
 use crate::bell::Bell;
 use crate::cipher::Cipher;
@@ -100,6 +101,8 @@ pub struct Core {
     pub guard: Option<Guard>,
     /// `None`: no usable key.
     pub cipher: Option<Cipher>,
+    /// What requests did to queues since the last report.
+    pub asked: Rc<Asked>,
     flags: Flags,
     shared: Shared,
     index: usize,
@@ -147,6 +150,7 @@ impl Core {
                 config: shared.config.clone(),
                 metrics: shared.metrics.clone(),
                 cipher: Cipher::of(shared.config.encryption),
+                asked: Rc::default(),
                 flags: Flags::default(),
                 guard: shared.config.jwt.clone().map(|rules| Guard::new(rules, shared.published.clone())),
                 index,
@@ -694,7 +698,9 @@ impl Core {
             self.gate.open();
             if reported.plus(REPORT_PERIOD.as_micros() as u64) <= now() {
                 reported = now();
-                self.metrics.shard(self.index).busy_queues(shard.take_busy(REPORT_QUEUES_MAX));
+                let mut busy = shard.take_busy(REPORT_QUEUES_MAX);
+                busy.append(&mut self.asked.take(reported));
+                self.metrics.shard(self.index).busy_queues(busy);
             }
             let sizes = shard.sizes();
             let [tails, windows, memos] = [sizes.tail_bytes, sizes.window_bytes, sizes.memo_bytes].map(|n| n as u64);

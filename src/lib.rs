@@ -1,5 +1,6 @@
 //! The edge of the broker: sockets, PostgreSQL, disk, clock, environment. The engine is `queen-shards`.
 
+pub mod asked;
 pub mod auth;
 mod bell;
 pub mod cipher;

@@ -1,6 +1,7 @@
 -- cluster_metrics.sql: what the database knows for a scrape: lifetime counters, dead letters, the newest minute of queues.
 -- In     p_args: limit integer (queues named at most). Covers all tenants: queues of one name are one.
--- Out    an object; telemetry/prometheus.rs knows its keys.
+-- Out    an object; telemetry/prometheus.rs knows its keys. `parked`: time that polls were parked, by the time that the
+--        reports of the minute cover. Brokers report alike, so that is the time of any of them; a minute, where none says.
 -- Locks  none. Cost: the index of the dead letters, and the queues that did something in the last five minutes.
 -- Caller src/http/status.rs. Source: operations 5.4.2, 5.4.3.
 create or replace function queen.cluster_metrics(p_tenant uuid, p_args jsonb)
@@ -20,9 +21,18 @@ begin
             join queen.queues as r on r.id = d.queue_id
             group by r.name
         ),
+        covered as (
+            select b.minute, nullif(max(b.covered_us), 0)::float8 as us
+            from queen.broker_minutes as b
+            where b.minute > statement_timestamp() - interval '5 minutes'
+            group by b.minute
+        ),
         minutes as (
-            select r.name, m.minute, sum(m.push_messages)::bigint as pushed, sum(m.pop_messages)::bigint as popped,
-                sum(m.ack_messages)::bigint as acked, (sum(m.lag_us) / nullif(sum(m.claims), 0) / 1000.0)::float8 as lag_ms,
+            select r.name, m.minute, sum(m.push_requests)::bigint as push_requests, sum(m.push_messages)::bigint as pushed,
+                sum(m.pop_messages)::bigint as popped, sum(m.pop_empty)::bigint as pop_empty,
+                sum(m.transactions)::bigint as transactions, sum(m.ack_messages)::bigint as acked,
+                sum(m.ack_failed)::bigint as ack_failed, sum(m.conflated)::bigint as conflated,
+                sum(m.parked_us)::float8 as parked_us, (sum(m.lag_us) / nullif(sum(m.claims), 0) / 1000.0)::float8 as lag_ms,
                 max(m.lag_max_us) / 1000.0 as lag_max_ms, row_number() over (partition by r.name order by m.minute desc) as nth
             from queen.queue_minutes as m
             join queen.queues as r on r.id = m.queue_id
@@ -50,15 +60,21 @@ begin
             'queueMinutes', coalesce((
                 select json_agg(
                     json_build_object(
-                        'queue', l.name, 'pushed', l.pushed, 'popped', l.popped, 'acked', l.acked,
+                        'queue', l.name, 'pushRequests', l.push_requests, 'pushed', l.pushed, 'popped', l.popped,
+                        'popEmpty', l.pop_empty, 'transactions', l.transactions, 'acked', l.acked,
+                        'ackFailed', l.ack_failed, 'conflated', l.conflated,
                         'lagMs', coalesce(l.lag_ms, 0), 'lagMaxMs', coalesce(l.lag_max_ms, 0),
+                        'parked', l.parked_us / coalesce(l.covered_us, 60e6),
                         'age', floor(extract(epoch from statement_timestamp() - l.minute))::bigint
                     )
                     order by l.name
                 )
                 from (
-                    select * from minutes as m where m.nth = 1
-                    order by m.pushed + m.popped desc, m.name
+                    select m.*, c.us as covered_us
+                    from minutes as m
+                    left join covered as c on c.minute = m.minute
+                    where m.nth = 1
+                    order by m.pushed + m.popped desc, m.parked_us desc, m.name
                     limit (p_args ->> 'limit')::integer
                 ) as l
             ), '[]')

@@ -43,12 +43,16 @@ pub enum PreparedLane {
 }
 
 /// How the cursor of one ack set would move.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PreparedSet {
     /// One per item, in order.
     pub items: Vec<AckOutcome>,
     /// `None`: there is no cursor, or the store could not be asked; the outcomes tell.
     pub cursor_move: Option<CursorMove>,
+    /// The queue of the partition, where there is a move.
+    pub queue: Option<Arc<str>>,
+    /// Positions that the move retires undelivered.
+    pub conflated: u64,
 }
 
 /// The answer to [`Command::Prepare`](crate::command::Command::Prepare): one entry per lane and per set, in order.

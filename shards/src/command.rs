@@ -92,6 +92,16 @@ pub enum PopFrom {
     Partition(LaneKey),
 }
 
+impl PopFrom {
+    /// The name of the queue.
+    pub fn queue(&self) -> &Arc<str> {
+        match self {
+            PopFrom::Queue { queue, .. } => queue,
+            PopFrom::Partition(lane) => &lane.queue,
+        }
+    }
+}
+
 /// Where a cursor of a group starts that is not registered yet. Source: data plane 4.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
@@ -329,6 +339,13 @@ pub enum AckOutcome {
     DlqRejected,
     /// The store failed; the lease will expire and the message redeliver.
     StoreFailed,
+}
+
+impl AckOutcome {
+    /// Whether the wire says `success`. Source: data plane 5.5.
+    pub fn is_success(self) -> bool {
+        matches!(self, AckOutcome::Accepted | AckOutcome::DeadLettered | AckOutcome::Noop)
+    }
 }
 
 /// An event of the outer world for a shard.

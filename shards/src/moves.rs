@@ -213,7 +213,8 @@ impl Shard {
                 self.free_cursor(lane, group);
                 let accepted =
                     |outcome: &&AckOutcome| matches!(outcome, AckOutcome::Accepted | AckOutcome::DeadLettered);
-                self.count_acked(lane, verdict.items.iter().filter(accepted).count() as u64);
+                let conflated = verdict.conflated.map_or(0, |conflated| conflated.messages);
+                self.count_acked(lane, verdict.items.iter().filter(accepted).count() as u64, conflated);
                 self.finish_sets(ticket, verdict, with);
             }
             Op::GiveBack { job } => self.gave_back(lane, group, job),

@@ -422,11 +422,9 @@ impl Shard {
         };
         let cursor = self.lanes[lane].cursor_entry(group);
         let mut row = cursor.row.expect("of this version");
-        let acked = (to.committed.0 - row.committed.0).max(0) as u64;
         apply(&mut row, to, version);
         row.lease_left_us = lease_left_us;
         cursor.learn(row, now);
-        self.count_acked(lane, acked);
         self.offer(lane, group);
     }
 

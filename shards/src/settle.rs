@@ -24,6 +24,7 @@ use crate::slab::Ref;
 use crate::sought::Sought;
 use crate::tail::{Message, message_of};
 use bytes::Bytes;
+use std::sync::Arc;
 
 /// One ack command.
 #[derive(Debug)]
@@ -42,7 +43,8 @@ struct PreparesSets {
     job: Ref,
     /// Leases that sets without one of their own may be under.
     leases: Vec<LeaseId>,
-    moves: Vec<Option<CursorMove>>,
+    /// With the queue of each.
+    moves: Vec<Option<(CursorMove, Arc<str>)>>,
 }
 
 impl AckJob {
@@ -448,7 +450,7 @@ impl Shard {
         let group_id = self.queues.groups[group].id;
         let cursor_move = CursorMove { partition, group: group_id, version, lease, to, dead_letter };
         if let Some(prepares) = &mut self.acks[ticket.job].prepares {
-            prepares.moves[ticket.set] = Some(cursor_move);
+            prepares.moves[ticket.set] = Some((cursor_move, self.lanes[lane].key.queue.clone()));
             self.free_cursor(lane, group);
             return self.finish_set(ticket, verdict);
         }
@@ -462,17 +464,27 @@ impl Shard {
     }
 
     pub(crate) fn finish_set(&mut self, ticket: Ticket, verdict: SetVerdict) {
-        let job = &mut self.acks[ticket.job];
+        let job = &self.acks[ticket.job];
         debug_assert!(job.verdicts[ticket.set].is_none(), "one verdict per set");
+        let failed = verdict.items.iter().filter(|outcome| !outcome.is_success()).count();
+        // Of a bundle that is refused nothing happened.
+        if failed > 0 && job.prepares.is_none() {
+            let AckSet { tenant, partition, .. } = job.sets[ticket.set];
+            self.count_ack_failed(tenant, partition, failed as u64);
+        }
+        let job = &mut self.acks[ticket.job];
         job.verdicts[ticket.set] = Some(verdict);
         job.left -= 1;
         if job.left == 0 {
             let job = self.acks.remove(ticket.job).expect("a live job");
             let verdicts = job.verdicts.into_iter().map(|v| v.expect("all are in"));
             let Some(prepares) = job.prepares else { return self.reply(job.slot, Verdict::Ack(verdicts.collect())) };
-            let sets = verdicts.zip(prepares.moves);
-            let sets = sets.map(|(verdict, cursor_move)| PreparedSet { items: verdict.items, cursor_move }).collect();
-            self.sets_prepared(prepares.job, sets);
+            let sets = verdicts.zip(prepares.moves).map(|(verdict, moved)| {
+                let (cursor_move, queue) = moved.unzip();
+                let conflated = verdict.conflated.map_or(0, |conflated| conflated.messages);
+                PreparedSet { items: verdict.items, cursor_move, queue, conflated }
+            });
+            self.sets_prepared(prepares.job, sets.collect());
         }
     }
 }

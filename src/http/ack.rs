@@ -60,8 +60,7 @@ async fn ack(core: &Rc<Core>, request: &Request, form: Form) -> Response {
 /// Accepted, refused and dead-lettered acks of one call, into the counters.
 fn count(core: &Core, items: usize, verdicts: &[Option<SetVerdict>]) {
     let outcomes = || verdicts.iter().flatten().flat_map(|verdict| &verdict.items);
-    let accepted =
-        outcomes().filter(|o| matches!(o, AckOutcome::Accepted | AckOutcome::DeadLettered | AckOutcome::Noop)).count();
+    let accepted = outcomes().filter(|outcome| outcome.is_success()).count();
     let metrics = core.metrics.shard(core.shard());
     metrics.ack(1, accepted as u64);
     metrics.ack_failed((items - accepted) as u64);

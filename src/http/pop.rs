@@ -17,6 +17,7 @@ pub mod render;
 use super::json::{error_body, has_control};
 use super::routes::Params;
 use super::{Request, Response};
+use crate::asked::ParkedOn;
 use crate::conn::Hold;
 use crate::core_thread::{Core, WatchGuard};
 use crate::limits::NAME_BYTES_MAX;
@@ -151,8 +152,7 @@ impl Asking {
     /// Name under which the pop counts as parked; empty for discovery.
     fn queue_name(&self) -> Arc<str> {
         match &self.from {
-            Source::One(PopFrom::Queue { queue, .. }) => queue.clone(),
-            Source::One(PopFrom::Partition(lane)) => lane.queue.clone(),
+            Source::One(from) => from.queue().clone(),
             Source::Matching { .. } => "".into(),
         }
     }
@@ -236,8 +236,7 @@ impl Asking {
     /// The queue of the answer's top level. Source: data plane 4.6.
     fn queue(&self) -> &str {
         match &self.from {
-            Source::One(PopFrom::Queue { queue, .. }) => queue,
-            Source::One(PopFrom::Partition(lane)) => &lane.queue,
+            Source::One(from) => from.queue(),
             Source::Matching { .. } => "",
         }
     }
@@ -328,6 +327,7 @@ struct Call<'a> {
     /// Dropped after the ask that a wake led to: until then the engine does not pass the hint on to the next waiter.
     guards: Vec<WatchGuard>,
     parked: Option<ParkGuard>,
+    parked_on: Option<ParkedOn>,
     /// Until a group was met, what the request says stands.
     policy: Policy,
 }
@@ -369,6 +369,7 @@ impl<'a> Call<'a> {
             rested: false,
             guards: Vec::new(),
             parked: None,
+            parked_on: None,
             policy: Policy { conflation: asking.conflation == Some(true), conflict: false },
         }
     }
@@ -450,6 +451,10 @@ impl<'a> Call<'a> {
     async fn wait(&mut self, found: Found) -> Option<Response> {
         let (core, asking, now) = (self.core, self.asking, self.core.now());
         let resting = EMPTY_WAKES < self.empty_wakes && !self.rested;
+        // A discovery pop may have found other queues since it parked.
+        if self.parked_on.is_none() || matches!(asking.from, Source::Matching { .. }) {
+            self.parked_on = Some(core.asked.park(asking.tenant, &found.sources, now));
+        }
         let (watching, recheck) = if resting {
             let pause = 1000u64 << (self.empty_wakes - EMPTY_WAKES).min(6);
             (Vec::new(), pause.min(EMPTY_WAKE_PAUSE_MAX))
@@ -495,6 +500,10 @@ fn paused(asking: &Asking) -> Response {
 /// The answer to a pop that gets nothing. One that must speak about conflation has a body.
 fn nothing(core: &Core, asking: &Asking, policy: Policy) -> Response {
     core.metrics.shard(core.shard()).pop(0);
+    // What a discovery pop did not find, it found in no queue in particular.
+    if let Source::One(from) = &asking.from {
+        core.asked.count(asking.tenant, from.queue(), |activity| activity.pop_empty += 1);
+    }
     if !policy.speaks() {
         return Response::empty(204);
     }

@@ -64,6 +64,10 @@ fn planned(core: &Core, request: &Request, parsed: parse::Parsed<'_>, ids: &[Mes
 /// Asks the owners and answers. `counts`: with counts only.
 async fn finish(core: &Rc<Core>, planned: Planned, ids: &[MessageId], counts: bool) -> Response {
     let Planned { plan, told, maintenance, spool } = planned;
+    if let Some(first) = plan.drafts.first() {
+        let queues = plan.drafts.iter().map(|draft| &draft.lane.queue);
+        core.asked.count_each(first.lane.tenant, queues, |activity| activity.push_requests += 1);
+    }
     let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane, spool).await;
     // Source: data plane 3.7.
     let status = if maintenance && verdicts.contains(&DraftVerdict::Failed) { 500 } else { 201 };

@@ -26,7 +26,7 @@ use parse::Parsed;
 use queen_shards::bundle::{Bundle, BundleLane, BundleVerdict, PrepareLane, Prepared, PreparedLane, PreparedSet};
 use queen_shards::command::{AckItem, AckOutcome, AckSet, Command, Draft, Verdict};
 use queen_shards::effect::StoreError;
-use queen_shards::ids::{LeaseId, MessageId, Offset, PartitionId};
+use queen_shards::ids::{LeaseId, MessageId, Offset, PartitionId, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::limits::STALE_TRIES;
 use queen_shards::place::owner_of_partition;
@@ -79,7 +79,7 @@ async fn execute(
     for _ in 0..STALE_TRIES {
         match work.attempt(core, &parsed).await {
             Attempt::Done(done) => {
-                count(core, &work, &done);
+                count(core, request.tenant, &work, &done);
                 let body = match counts {
                     true => answer::counted(id, &parsed, &work),
                     false => answer::committed(id, &parsed, &ids, &work, &done),
@@ -104,11 +104,11 @@ pub struct Work {
     leases: Vec<LeaseId>,
 }
 
-/// A committed bundle: the first offset of each draft, and the outcomes of each set.
+/// A committed bundle: the first offset of each draft, and what became of each set. The moves have gone with the commit.
 #[derive(Debug, Default)]
 pub struct Done {
     pub bases: Vec<Offset>,
-    pub sets: Vec<Vec<AckOutcome>>,
+    pub sets: Vec<PreparedSet>,
 }
 
 enum Attempt {
@@ -174,9 +174,9 @@ impl Work {
 
     async fn commit(&self, core: &Rc<Core>, parsed: &Parsed<'_>, prepared: Prepared) -> Attempt {
         let lanes = self.plan.drafts.iter().zip(&prepared.lanes).map(|(draft, lane)| lane_of(draft, *lane, false));
-        let moves = prepared.sets.iter().filter_map(|set| set.cursor_move.clone());
+        let mut sets = prepared.sets;
+        let moves = sets.iter_mut().filter_map(|set| set.cursor_move.take());
         let bundle = Bundle { store: prepared.store, lanes: lanes.collect(), moves: moves.collect() };
-        let sets = prepared.sets.into_iter().map(|set| set.items).collect();
         if bundle.lanes.is_empty() && bundle.moves.is_empty() {
             return Attempt::Done(Done { bases: Vec::new(), sets });
         }
@@ -228,7 +228,7 @@ impl Work {
         }
         let lanes = lane_places.into_iter().map(|(owner, at)| answered[owner].as_ref()?.lanes.get(at).copied());
         let lanes = lanes.collect::<Option<Vec<PreparedLane>>>();
-        let taken = |(owner, at): (usize, usize)| answered[owner].as_mut()?.sets.get_mut(at).map(take);
+        let taken = |(owner, at): (usize, usize)| answered[owner].as_mut()?.sets.get_mut(at).map(std::mem::take);
         let sets = set_places.into_iter().map(taken).collect::<Option<Vec<PreparedSet>>>();
         match (lanes, sets) {
             (Some(lanes), Some(sets)) => Ok(Prepared { store, lanes, sets }),
@@ -289,10 +289,6 @@ impl Work {
     }
 }
 
-fn take(set: &mut PreparedSet) -> PreparedSet {
-    PreparedSet { items: std::mem::take(&mut set.items), cursor_move: set.cursor_move.take() }
-}
-
 fn lane_of(draft: &Draft, lane: PreparedLane, confirm: bool) -> BundleLane {
     let (partition, verified) = match lane {
         PreparedLane::Known { partition, verified, .. } => (Some(partition), verified),
@@ -308,14 +304,28 @@ async fn commit(core: &Rc<Core>, bundle: Bundle) -> BundleVerdict {
     }
 }
 
-fn count(core: &Core, work: &Work, done: &Done) {
+/// What was committed, into the counters of the process and of the queues. What was pushed the owners count by queue.
+fn count(core: &Core, tenant: TenantId, work: &Work, done: &Done) {
     let metrics = core.metrics.shard(core.shard());
     metrics.transaction();
     metrics.push(0, work.plan.drafts.iter().map(|draft| draft.count as u64).sum());
-    let outcomes = || done.sets.iter().flatten();
+    let outcomes = || done.sets.iter().flat_map(|set| &set.items);
     metrics.ack(0, outcomes().count() as u64);
     let dead = outcomes().filter(|outcome| **outcome == AckOutcome::DeadLettered).count();
     metrics.dead_lettered(dead as u64);
+    metrics.conflated(done.sets.iter().map(|set| set.conflated).sum());
+    let pushed_to = work.plan.drafts.iter().map(|draft| &draft.lane.queue);
+    let acked_in = done.sets.iter().filter_map(|set| set.queue.as_ref());
+    core.asked.count_each(tenant, pushed_to.chain(acked_in), |activity| activity.transactions += 1);
+    for set in &done.sets {
+        let Some(queue) = &set.queue else { continue };
+        let accepted = |outcome: &&AckOutcome| matches!(outcome, AckOutcome::Accepted | AckOutcome::DeadLettered);
+        let acked = set.items.iter().filter(accepted).count() as u64;
+        core.asked.count(tenant, queue, |activity| {
+            activity.acked += acked;
+            activity.conflated += set.conflated;
+        });
+    }
 }
 
 #[cfg(test)]

@@ -44,7 +44,10 @@ impl History {
     /// Takes in what the shards reported since the last call.
     fn absorb(&mut self) {
         for busy in self.metrics.take_busy() {
-            add(&mut self.since_lines, &busy);
+            // A line is about messages.
+            if busy.activity.messages() > 0 {
+                add(&mut self.since_lines, &busy);
+            }
             add(&mut self.since_minute, &busy);
         }
     }
@@ -76,6 +79,7 @@ impl History {
             "cpuUserPct": percent(cpu.user, self.cpu.user), "cpuSysPct": percent(cpu.system, self.cpu.system),
             "rssMb": resident_bytes() as f64 / 1048576.0,
             "poolActive": busy, "poolIdle": open.saturating_sub(busy), "poolSize": self.metrics.pool_size,
+            "coveredUs": (secs * 1e6) as u64,
         });
         (self.sums, self.cpu, self.at) = (sums, cpu, Instant::now());
         let queues: Vec<Value> =
@@ -94,10 +98,13 @@ fn add(queues: &mut Queues, busy: &BusyQueue) {
 }
 
 fn of_queue(busy: &BusyQueue) -> Value {
-    let Activity { pushed, popped, acked, lag_us, lag_max_us, claims } = busy.activity;
+    let Activity { push_requests, pushed, popped, pop_empty, transactions, acked, ack_failed, .. } = busy.activity;
+    let Activity { conflated, lag_us, claims, lag_max_us, parked_us, .. } = busy.activity;
     json!({
         "tenant": uuid::Uuid::from_u128(busy.tenant.0).hyphenated().to_string(), "queue": &*busy.queue,
-        "pushed": pushed, "popped": popped, "acked": acked, "lagUs": lag_us, "lagMaxUs": lag_max_us, "claims": claims,
+        "pushRequests": push_requests, "pushed": pushed, "popped": popped, "popEmpty": pop_empty,
+        "transactions": transactions, "acked": acked, "ackFailed": ack_failed, "conflated": conflated,
+        "lagUs": lag_us, "claims": claims, "lagMaxUs": lag_max_us, "parkedUs": parked_us,
     })
 }
 
@@ -153,7 +160,44 @@ mod tests {
         assert_eq!((&queues[1]["pushed"], &queues[1]["claims"]), (&json!(9), &json!(3)));
         assert_eq!(minute["broker"]["pushMessages"], 17);
         assert_eq!(history.take_busiest(5).iter().map(|b| b.activity.pushed).collect::<Vec<_>>(), [2]);
+        assert!(minute["broker"]["coveredUs"].is_u64());
         let next = history.take_minute();
         assert_eq!((&next["queues"], &next["broker"]["pushMessages"]), (&json!([]), &json!(0)));
+    }
+
+    #[test]
+    fn a_queue_without_messages_has_a_minute_and_no_line() {
+        let metrics = Arc::new(Metrics::new(1, 10));
+        let mut history = History::new(metrics.clone());
+        let parked = Activity { parked_us: 900_000, ..Activity::default() };
+        for activity in [parked, Activity { pop_empty: 1, ..parked }] {
+            metrics.shard(0).busy_queues(vec![BusyQueue { activity, hot: 0, ..busy("q", 0) }]);
+        }
+        assert_eq!(history.take_busiest(5), []);
+        let queue = &history.take_minute()["queues"][0];
+        assert_eq!((&queue["parkedUs"], &queue["popEmpty"]), (&json!(1_800_000), &json!(1)));
+    }
+
+    #[test]
+    fn everything_that_is_counted_of_a_queue_is_told() {
+        let activity = Activity {
+            push_requests: 1,
+            pushed: 2,
+            popped: 3,
+            pop_empty: 4,
+            transactions: 5,
+            acked: 6,
+            ack_failed: 7,
+            conflated: 8,
+            lag_us: 9,
+            claims: 10,
+            lag_max_us: 11,
+            parked_us: 12,
+        };
+        let told = of_queue(&BusyQueue { activity, ..busy("q", 0) });
+        let keys =
+            "pushRequests pushed popped popEmpty transactions acked ackFailed conflated lagUs claims lagMaxUs parkedUs";
+        let numbers: Vec<u64> = keys.split(' ').map(|key| told[key].as_u64().expect(key)).collect();
+        assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
     }
 }

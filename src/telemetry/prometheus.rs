@@ -152,19 +152,36 @@ fn lifetime(page: &mut Page, cluster: &Value) {
     }
 }
 
-/// What queues did in their newest minute of the last five. Source: operations 5.4.3, those families that are counted by queue.
+/// What queues did in their newest minute of the last five. Source: operations 5.4.3.
 fn queues(page: &mut Page, cluster: &Value) {
     let Some(queues) = cluster.get("queueMinutes").and_then(Value::as_array) else { return };
     type Of = (&'static str, Option<(&'static str, &'static str)>);
-    const FAMILIES: [(&str, &str, &[Of]); 5] = [
+    const FAMILIES: [(&str, &str, &[Of]); 10] = [
+        ("queen_queue_push_requests_per_minute", "Push calls with messages for it.", &[("pushRequests", None)]),
         ("queen_queue_push_messages_per_minute", "Messages pushed.", &[("pushed", None)]),
         ("queen_queue_pop_messages_per_minute", "Messages delivered.", &[("popped", None)]),
-        ("queen_queue_ack_per_minute", "Messages acked.", &[("acked", Some(("result", "success")))]),
+        ("queen_queue_pop_empty_per_minute", "Pops of it that found nothing.", &[("popEmpty", None)]),
+        (
+            "queen_queue_transactions_per_minute",
+            "Transactions with pushes to it or acks in it.",
+            &[("transactions", None)],
+        ),
+        (
+            "queen_queue_conflated_per_minute",
+            "Messages that conflating groups retired undelivered.",
+            &[("conflated", None)],
+        ),
+        (
+            "queen_queue_ack_per_minute",
+            "Acks by result.",
+            &[("acked", Some(("result", "success"))), ("ackFailed", Some(("result", "failed")))],
+        ),
         (
             "queen_queue_pop_lag_milliseconds",
             "Age of messages at delivery.",
             &[("lagMs", Some(("stat", "avg"))), ("lagMaxMs", Some(("stat", "max")))],
         ),
+        ("queen_queue_parked_consumers", "Parked pops, on average over the minute.", &[("parked", None)]),
         ("queen_queue_metrics_age_seconds", "Age of the minute shown.", &[("age", None)]),
     ];
     for (family, help, samples) in FAMILIES.iter().filter(|_| !queues.is_empty()) {
@@ -234,8 +251,9 @@ mod tests {
         let cluster = serde_json::json!({"pushMessages": 5, "ackMessages": 3, "ackFailed": 1, "deadLetters": 2,
         "deadLettersByQueue": [{"queue": "q", "count": 2}],
         "queueMinutes": [
-            {"queue": "q", "pushed": 7, "popped": 6, "acked": 5, "lagMs": 1.5, "lagMaxMs": 9, "age": 30},
-            {"queue": "r", "pushed": 1, "popped": 0, "acked": 0, "lagMs": 0, "lagMaxMs": 0, "age": 90},
+            {"queue": "q", "pushRequests": 8, "pushed": 7, "popped": 6, "popEmpty": 10, "transactions": 11, "acked": 5,
+             "ackFailed": 12, "conflated": 13, "lagMs": 1.5, "lagMaxMs": 9, "parked": 2.25, "age": 30},
+            {"queue": "r", "pushed": 1, "popped": 0, "acked": 0, "lagMs": 0, "lagMaxMs": 0, "parked": 0, "age": 90},
         ]});
         let text = text(&metrics, &Numbers::default(), false, Some(&cluster));
         let mut families = HashSet::new();
@@ -252,7 +270,20 @@ mod tests {
         assert!(text.contains("queen_batch_rtt_milliseconds{op=\"ack\",quantile=\"0.99\"} 0.000\n"));
         assert!(text.contains("queen_db_pool_size 160\n"));
         assert!(text.contains("queen_queue_push_messages_per_minute{queue=\"r\"} 1\n"));
-        assert!(text.contains("queen_queue_ack_per_minute{queue=\"q\",result=\"success\"} 5\n"));
+        for (sample, value) in [
+            ("push_requests_per_minute{queue=\"q\"}", "8"),
+            ("push_messages_per_minute{queue=\"q\"}", "7"),
+            ("pop_messages_per_minute{queue=\"q\"}", "6"),
+            ("pop_empty_per_minute{queue=\"q\"}", "10"),
+            ("transactions_per_minute{queue=\"q\"}", "11"),
+            ("conflated_per_minute{queue=\"q\"}", "13"),
+            ("ack_per_minute{queue=\"q\",result=\"success\"}", "5"),
+            ("ack_per_minute{queue=\"q\",result=\"failed\"}", "12"),
+            ("parked_consumers{queue=\"q\"}", "2.250"),
+            ("parked_consumers{queue=\"r\"}", "0"),
+        ] {
+            assert!(text.contains(&format!("queen_queue_{sample} {value}\n")), "{sample} {value}");
+        }
         assert!(text.contains("queen_queue_pop_lag_milliseconds{queue=\"q\",stat=\"avg\"} 1.500\n"));
         assert!(text.contains("queen_queue_metrics_age_seconds{queue=\"q\"} 30\n"));
     }

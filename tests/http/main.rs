@@ -21,6 +21,7 @@ mod invariants;
 mod lease;
 mod lifecycle;
 mod messages;
+mod minutes;
 mod pop;
 mod probes;
 mod push;

@@ -98,6 +98,65 @@ fn a_scrape_has_the_newest_minute_of_each_queue_name() {
     assert_eq!(scrape(), json!([]), "a queue without traffic disappears");
 }
 
+/// Several calls at one moment, so that they are of one minute.
+fn at_once(db: &Db, calls: &[Value]) {
+    let calls: Vec<String> =
+        calls.iter().map(|args| format!("queen.add_history('{TENANT}', '{args}'::jsonb)")).collect();
+    db.sql(&format!("select {}", calls.join(", ")));
+}
+
+#[test]
+fn a_minute_of_a_queue_has_its_requests_and_polls_parked_on_average() {
+    let db = Db::new();
+    queue(&db, "q", 1, 1);
+    queue(&db, "idle", 1, 1);
+    let covering = |pid: u32, secs: u64, queues: Value| {
+        let mut args = minute(pid, 1, queues);
+        args["broker"]["coveredUs"] = (secs * 1_000_000).into();
+        args
+    };
+    let mut told = of("q", 1, 1000);
+    for (key, n) in [("pushRequests", 4), ("popEmpty", 5), ("transactions", 6), ("ackFailed", 7), ("conflated", 8)] {
+        told[key] = n.into();
+    }
+    told["parkedUs"] = 45_000_000.into();
+    let waits = json!({"tenant": TENANT, "queue": "idle", "pushed": 0, "popped": 0, "acked": 0, "lagUs": 0, "claims": 0,
+        "lagMaxUs": 0, "parkedUs": 30_000_000});
+    // One broker twice in the minute, another one once, and one that counts nothing of it.
+    at_once(
+        &db,
+        &[
+            covering(1, 60, json!([told])),
+            covering(1, 60, json!([told])),
+            covering(2, 100, json!([told, waits])),
+            minute(3, 1, json!([of("q", 1, 1000)])),
+        ],
+    );
+    let scrape = || db.call("cluster_metrics", json!({"limit": 10}))["queueMinutes"].clone();
+    let got = scrape();
+    let (idle, q) = (&got[0], &got[1]);
+    assert_eq!((&idle["queue"], &idle["pushed"], idle["parked"].as_f64()), (&json!("idle"), &json!(0), Some(0.25)));
+    let numbers =
+        ["pushRequests", "pushed", "popEmpty", "transactions", "acked", "ackFailed", "conflated"].map(|key| &q[key]);
+    assert_eq!(json!(numbers), json!([12, 4, 15, 18, 12, 21, 24]));
+    assert_eq!(q["parked"].as_f64(), Some(135.0 / 120.0));
+    // A minute that nobody says to cover is one.
+    db.sql("update queen.broker_minutes set covered_us = 0");
+    assert_eq!(scrape()[1]["parked"].as_f64(), Some(135.0 / 60.0));
+    db.sql("update queen.queue_minutes set minute = minute - interval '6 minutes'");
+    assert_eq!(scrape(), json!([]), "a queue with parked polls only goes as others do");
+}
+
+#[test]
+fn a_broker_that_counts_less_is_taken_as_it_is() {
+    let db = Db::new();
+    queue(&db, "q", 1, 1);
+    db.call("add_history", minute(1, 7, json!([of("q", 7, 3000)])));
+    let got = db.call("cluster_metrics", json!({"limit": 10}))["queueMinutes"][0].clone();
+    let numbers = ["pushed", "pushRequests", "popEmpty", "transactions", "ackFailed", "conflated", "parked"];
+    assert_eq!(numbers.map(|key| got[key].as_f64().expect(key)), [7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+}
+
 #[test]
 fn the_same_minute_is_one_row_and_buckets_begin_at_midnight() {
     let db = Db::new();

@@ -155,7 +155,7 @@ fn push_result(out: &mut Vec<u8>, parsed: &Parsed<'_>, ids: &[MessageId], work: 
 
 fn ack_result(out: &mut Vec<u8>, parsed: &Parsed<'_>, work: &Work, done: &Done, ack: usize) {
     let (set, item) = work.place_of_ack[ack];
-    let outcome = done.sets.get(set as usize).and_then(|outcomes| outcomes.get(item as usize));
+    let outcome = done.sets.get(set as usize).and_then(|set| set.items.get(item as usize));
     out.extend_from_slice(b",\"type\":\"ack\",\"success\":true,\"transactionId\":");
     push_quoted(out, &parsed.acks[ack].transaction_id);
     out.extend_from_slice(b",\"error\":null,\"dlq\":");
