@@ -25,7 +25,7 @@ pub enum Step {
         at: At,
         epoch: u64,
         token: u64,
-        record: SpoolRecord,
+        record: Box<SpoolRecord>,
     },
     /// The broker looks at the store, and hands records over.
     Pulse {
@@ -132,12 +132,12 @@ impl World {
         let when = (self.t + wait).max(disk.lands.get(&at.1).copied().unwrap_or(0));
         disk.lands.insert(at.1, when);
         let epoch = self.epoch(at.0);
-        self.disk_step(when - self.t, Step::Write { at, epoch, token, record });
+        self.disk_step(when - self.t, Step::Write { at, epoch, token, record: Box::new(record) });
     }
 
     pub fn disk_turns(&mut self, step: Step) {
         match step {
-            Step::Write { at, epoch, token, record } if epoch == self.epoch(at.0) => self.write(at, token, record),
+            Step::Write { at, epoch, token, record } if epoch == self.epoch(at.0) => self.write(at, token, *record),
             Step::Found { broker, epoch } if epoch == self.epoch(broker) => self.find(broker),
             Step::Pulse { broker, epoch } if epoch == self.epoch(broker) => {
                 let up = self.healed || !self.is_out();
