@@ -27,15 +27,10 @@ pub struct Waits {
 impl Waits {
     pub fn of(history: &History, view: &View) -> Waits {
         let (rolling, rolling_beside) = rolling(history);
-        let (beside, across): (Vec<WakeUp>, Vec<WakeUp>) = wake_ups(view).into_iter().partition(|w| w.is_disturbed(history));
+        let (beside, across): (Vec<WakeUp>, Vec<WakeUp>) =
+            wake_ups(view).into_iter().partition(|w| w.is_disturbed(history));
         let waits = |all: Vec<WakeUp>| all.iter().map(WakeUp::wait).collect();
-        Waits {
-            across: waits(across),
-            across_beside: waits(beside),
-            killed: killed(history),
-            rolling,
-            rolling_beside,
-        }
+        Waits { across: waits(across), across_beside: waits(beside), killed: killed(history), rolling, rolling_beside }
     }
 
     pub fn add(&mut self, more: Waits) {
@@ -100,8 +95,7 @@ fn struck(history: &History, fault: Fault) -> impl Iterator<Item = (&Op, Micros)
 }
 
 fn killed(history: &History) -> Vec<Duration> {
-    let faults: Vec<(Micros, Micros)> =
-        history.ops.iter().filter(|op| is_fault_but(op, &[])).map(lasted).collect();
+    let faults: Vec<(Micros, Micros)> = history.ops.iter().filter(|op| is_fault_but(op, &[])).map(lasted).collect();
     let alone = |from: Micros, to: Micros| faults.iter().filter(|fault| fault.0 <= to && from <= fault.1).count() == 1;
     let next = |kill: &Op| {
         let pushes = history.ops.iter().filter(|op| op.broker == kill.broker && kill.invoked.at < op.invoked.at);
