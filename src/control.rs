@@ -599,6 +599,7 @@ impl Control {
             crate::warning!("shutdown", "spool has undrained events at shutdown", pending = pending);
         }
         if let Some(mut embedded) = embedded {
+            crate::info!("shutdown", "stopping embedded PostgreSQL");
             let stopped = embedded.stop();
             crate::info!(
                 "shutdown",
