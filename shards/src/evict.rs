@@ -70,6 +70,12 @@ impl Shard {
                 GroupState::Unknown | GroupState::Met => true,
                 // What is told of a lane meanwhile is kept by it alone.
                 GroupState::Opening => false,
+                // The page that is on its way may tell what a cursor was before it moved.
+                GroupState::Scanning(after)
+                    if after < lane.id && lane.cursor(group).is_some_and(|c| c.row.is_some()) =>
+                {
+                    false
+                }
                 GroupState::Scanning(_) | GroupState::Resting(_) | GroupState::Open => {
                     let (cursor, options) = (lane.cursor(group), queue.options());
                     let stands = standing(lane, cursor, &options, self.now, self.stamp(), self.config.window_batch);

@@ -126,8 +126,9 @@ impl Shard {
         let Some(at) = self.lanes.by_number(partition) else { return };
         let groups = &self.queues.slab[self.lanes[at].queue].groups;
         let Some(group) = groups.iter().copied().find(|&group| self.queues.groups[group].id == id) else { return };
+        let now = self.now;
         if let Some(cursor) = self.lanes[at].cursor_mut(group) {
-            let past = usize::from(cursor.forget_soon());
+            let past = usize::from(cursor.forget_soon(now));
             self.timers.are_past(past, &self.lanes);
         }
         match left {

@@ -54,11 +54,11 @@ impl Shard {
     /// A group was deleted, and may be there again under another number: nothing that is remembered of its cursors counts.
     pub(crate) fn forget_group(&mut self, group: Ref) {
         let queue = self.queues.groups[group].queue;
-        let mut past = 0;
+        let (now, mut past) = (self.now, 0);
         for i in 0..self.lanes.of_queue(queue).len() {
             let lane = self.lanes.of_queue(queue)[i];
             if let Some(cursor) = self.lanes[lane].cursor_mut(group) {
-                past += usize::from(cursor.forget_soon());
+                past += usize::from(cursor.forget_soon(now));
             }
         }
         self.timers.are_past(past, &self.lanes);

@@ -148,6 +148,8 @@ pub struct Cursor {
     pub busy: bool,
     /// The row may have been changed by others while this was busy: forget it when that ends.
     pub forget: bool,
+    /// When the row was forgotten last: what was asked for before may be what it was.
+    pub forgotten: Micros,
     /// Ready: counted in its group's ring, and found there.
     pub in_ready: bool,
     /// The ring has an entry for it, which counts for nothing when the lane was served otherwise.
@@ -176,6 +178,7 @@ impl Cursor {
             lease_until: Micros(0),
             busy: false,
             forget: false,
+            forgotten: Micros(0),
             in_ready: false,
             in_ring: false,
             timer: None,
@@ -192,10 +195,17 @@ impl Cursor {
         self.row = Some(row);
     }
 
+    /// Whether a row that comes along with an answer is to be taken over: nothing better is known, nothing is under way that
+    /// will tell, and it was asked for when it could not be old.
+    pub fn lacks_row(&self, asked: Micros) -> bool {
+        self.row.is_none() && !self.busy && self.forgotten <= asked
+    }
+
     /// The row must be read again before anything is decided on it: whoever reads it learns of a lease or a hold as well. True:
     /// a timer was armed, whose entry does not count any more.
     #[must_use]
-    pub fn forget_row(&mut self) -> bool {
+    pub fn forget_row(&mut self, now: Micros) -> bool {
+        self.forgotten = now;
         self.row = None;
         self.lease_until = Micros(0);
         self.forget = false;
@@ -204,9 +214,9 @@ impl Cursor {
 
     /// The same, once what is under way has ended with what it knows: its move is refused if that is old.
     #[must_use]
-    pub fn forget_soon(&mut self) -> bool {
+    pub fn forget_soon(&mut self, now: Micros) -> bool {
         self.forget = self.busy;
-        !self.busy && self.forget_row()
+        !self.busy && self.forget_row(now)
     }
 
     /// Whether a lease holds the partition, by our reckoning.
@@ -373,6 +383,22 @@ mod tests {
     use super::*;
     use crate::ids::TenantId;
     use proptest::prelude::*;
+
+    /// A page of a scan, or an ack's look at a cursor, may be on its way while the cursor moves and its row is forgotten: then it
+    /// tells of a lease that has ended.
+    #[test]
+    fn what_was_asked_for_before_a_row_was_forgotten_is_not_taken_over() {
+        let mut groups = Slab::default();
+        let mut cursor = Cursor::new(groups.insert(()));
+        assert!(cursor.lacks_row(Micros(0)), "never read");
+        cursor.learn(crate::fake::row(1), Micros(5));
+        assert!(!cursor.lacks_row(Micros(9)), "it is known");
+        assert!(!cursor.forget_row(Micros(10)));
+        assert!(!cursor.lacks_row(Micros(9)) && cursor.lacks_row(Micros(10)));
+        cursor.busy = true;
+        assert!(!cursor.lacks_row(Micros(11)), "what is under way will tell");
+        assert!(!cursor.forget_soon(Micros(12)) && cursor.forget, "when that has ended");
+    }
 
     proptest! {
         #[test]

@@ -253,9 +253,10 @@ impl Shard {
         let QueuedMove { lane, group, op, .. } = queued;
         // Nor is it known by answers that were asked for before: they may tell of a lease that this move ended.
         self.followed = self.calls.last_sent();
+        let now = self.now;
         if let Some(lane) = self.lanes.slab.get_mut(lane) {
             let cursor = lane.cursor_entry(group);
-            let past = usize::from(cursor.forget_row());
+            let past = usize::from(cursor.forget_row(now));
             let memo = cursor.memo.take();
             self.memo_left(memo);
             self.timers.are_past(past, &self.lanes);
@@ -284,10 +285,11 @@ impl Shard {
 
     /// Ends an operation on a cursor: the next one goes on, or the lane is offered.
     pub(crate) fn free_cursor(&mut self, lane: Ref, group: Ref) {
+        let now = self.now;
         let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) else { return };
         cursor.busy = false;
         if cursor.forget {
-            let past = usize::from(cursor.forget_row());
+            let past = usize::from(cursor.forget_row(now));
             self.timers.are_past(past, &self.lanes);
         }
         if self.freeing == Some((lane, group)) {

@@ -111,11 +111,11 @@ impl Shard {
         for row in rows {
             let key = LaneKey::new(tenant, name.clone(), row.name.clone());
             let at = self.meet_lane(&key, row.partition, row.last_offset, row.log_start, row.last_created_at);
-            let now = self.now;
+            let (now, asked) = (self.now, self.asked);
             // A lease that the log has told the end of must not be learned again.
             if let Some(cursor_row) = row.cursor.filter(|_| !self.is_overtaken()) {
                 let cursor = self.lanes[at].cursor_entry(group);
-                if cursor.row.is_none() && !cursor.busy {
+                if cursor.lacks_row(asked) {
                     cursor.learn(cursor_row, now);
                 }
             }

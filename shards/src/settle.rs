@@ -219,9 +219,9 @@ impl Shard {
                 if state.state == GroupState::Unknown {
                     state.state = GroupState::Met;
                 }
-                let now = self.now;
+                let (now, asked) = (self.now, self.asked);
                 let cursor = self.lanes[lane_ref].cursor_entry(group);
-                if cursor.row.is_none() && !cursor.busy {
+                if cursor.lacks_row(asked) {
                     cursor.learn(row, now);
                 }
                 self.start_set(ticket);

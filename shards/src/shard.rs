@@ -422,11 +422,11 @@ impl Shard {
     /// Forgets what is remembered of a queue's cursors and groups, which may have been moved, deleted or made anew;
     /// who waits for messages is woken and asks again.
     pub(crate) fn forget_cursors(&mut self, queue: Ref) {
-        let mut past = 0;
+        let (now, mut past) = (self.now, 0);
         for i in 0..self.lanes.of_queue(queue).len() {
             let lane = self.lanes.of_queue(queue)[i];
             let cursors = self.lanes[lane].cursors.iter_mut();
-            past += cursors.filter_map(|cursor| cursor.forget_soon().then_some(())).count();
+            past += cursors.filter_map(|cursor| cursor.forget_soon(now).then_some(())).count();
             if self.watches.any_pinned() {
                 self.wake_lane_watches(lane);
             }
