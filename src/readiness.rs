@@ -1,7 +1,7 @@
 //! Whether every shard can store a push: what `/health` says, and so what a load balancer may rely on.
 //!
-//! Holds: a push that comes after a healthy answer is not spooled for what a shard has not heard yet. Source: operations
-//! 5.1, 4.6.
+//! Holds: a push that comes after a healthy answer is not spooled for what a shard has not heard yet, but while files of an
+//! earlier process are being counted: that may take long, and `/health` says it. Source: operations 5.1, 4.6.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,7 +28,7 @@ impl Readiness {
         self.found.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// `recovering`: a spool that is being read delays nobody; who has records there is told so.
+    /// `recovering`: files of an earlier process are being counted, which delays nobody: pushes are `buffered` meanwhile.
     pub fn is_ready(&self, shards: usize, recovering: bool) -> bool {
         shards <= self.up.load(Ordering::Acquire) && (recovering || shards <= self.found.load(Ordering::Acquire))
     }

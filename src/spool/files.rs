@@ -92,6 +92,11 @@ enum Reader<F> {
 pub type FoundLanes = BTreeMap<u64, (queen_shards::place::LaneKey, u32)>;
 
 impl<D: Disk, O: Outside> Files<D, O> {
+    /// Whether there are files, of an earlier process or of this one.
+    pub fn has_any(&self) -> bool {
+        !self.files.is_empty()
+    }
+
     /// Takes stock of the directory: what earlier processes left is put in order.
     pub async fn open(disk: D, outside: O, limits: Limits, status: Arc<Status>) -> io::Result<Files<D, O>> {
         let mut files = Files {

@@ -160,7 +160,7 @@ async fn serve<D: Disk>(disk: D, spool: &Spool, setup: &Setup, keeper: &mut Keep
             return false;
         }
     };
-    spool.status().recovering(true);
+    spool.status().recovering(files.has_any());
     let (surveying, round_began) = (Some(FoundLanes::new()), Instant::now());
     let told_read = (false, Vec::new());
     let mut server = Server { files, spool, setup, keeper, early, surveying, told_read, round_began };
