@@ -81,8 +81,9 @@ struct Control {
     history: Rc<RefCell<History>>,
     /// For state calls; `None` before the store was reached.
     ways: RefCell<Option<Rc<Ways>>>,
-    /// PostgreSQL's clock as far as it is known.
-    clock: Cell<Option<(Stamp, Micros)>>,
+    /// PostgreSQL's clock as far as it is known: at the start as it was reckoned, which a first answer that came late does not
+    /// put back.
+    clock: Cell<(Stamp, Micros)>,
     follower: Rc<Follower>,
     hints: Hints,
     /// A redrive was asked for here.
@@ -98,7 +99,7 @@ pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instan
     let broker = shared.config.broker();
     let control = Rc::new(Control {
         history,
-        clock: Cell::new(None),
+        clock: Cell::new(shared.clock),
         follower: Rc::new(Follower::new(broker)),
         hints: Hints::new(broker),
         redrives: Rc::default(),
@@ -218,8 +219,8 @@ impl Control {
         let Some(news) = self.follower.read(conn, PROBE_MAX).await? else { return Ok(None) };
         self.shared.follow_maintenance(news.maintenance, turns);
         self.hints.met(0 < news.others);
-        let clock = reading(self.clock.get(), news.now, began, now());
-        self.clock.set(Some(clock));
+        let clock = reading(Some(self.clock.get()), news.now, began, now());
+        self.clock.set(clock);
         let read = Read { clock, began, alone: news.others == 0, news: !news.is_empty() };
         self.follower.spread(&self.shared, news).await;
         Ok(Some(read))
@@ -242,7 +243,6 @@ impl Control {
             return None;
         }
         self.follower.begin_anew();
-        self.clock.set(None);
         let read = self.begin(pulse).await?;
         let incarnation = self.follower.incarnation()?;
         let before = was.replace(incarnation.clone());

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const NAME: &str = "clock";
 /// How often a reading is kept: how much of it a crash can cost is nothing, since the time since is known.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
+/// One that says so much else than what was kept is kept at once: that came late from a server that stood still, or the clock
+/// was set. Two clocks that run apart as they may, 500 us a second, take ten seconds for it.
+const KEEP_BEYOND_US: u64 = 5_000;
 
 /// PostgreSQL's clock as well as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +63,7 @@ pub fn broker_id(dir: &Path) -> Option<String> {
 /// Keeps readings.
 pub struct Keeper {
     path: PathBuf,
-    kept: Option<Instant>,
+    kept: Option<(Stamp, Instant)>,
 }
 
 impl Keeper {
@@ -72,8 +75,13 @@ impl Keeper {
     /// Losing it costs a wall clock, so a failure is no more than that.
     pub fn read(&mut self, (stamp, at): (Stamp, Micros), now: Micros) {
         let by_now = Stamp(stamp.0.saturating_add(now.since(at) as i64));
-        if self.kept.is_none_or(|kept| kept.elapsed() >= KEEP_EVERY) && self.keep(by_now).is_ok() {
-            self.kept = Some(Instant::now());
+        let is_due = self.kept.is_none_or(|(kept, at)| {
+            let since = at.elapsed();
+            let says = kept.0.saturating_add(since.as_micros() as i64);
+            KEEP_EVERY <= since || KEEP_BEYOND_US < says.abs_diff(by_now.0)
+        });
+        if is_due && self.keep(by_now).is_ok() {
+            self.kept = Some((by_now, Instant::now()));
         }
     }
 
@@ -154,6 +162,30 @@ mod tests {
         let took = since_boot_us() - before;
         fs::remove_dir_all(&dir).unwrap();
         assert!((400_000..=400_000 + took).contains(&reckoned), "{reckoned} after {took}");
+    }
+
+    /// The first answer came late: what is read a moment later is nearer, and a process that ends in between must not leave
+    /// the worse one to the next.
+    #[test]
+    fn a_reading_that_says_more_is_kept_at_once() {
+        let dir = std::env::temp_dir().join(format!("queen-clock-{}", uuid::Uuid::new_v4()));
+        fs::create_dir(&dir).unwrap();
+        let kept = || fs::read_to_string(dir.join(NAME)).unwrap();
+        let mut keeper = Keeper::new(&dir);
+        let began = Instant::now();
+        let mut read = |late: i64| {
+            let shown = READ + began.elapsed().as_micros() as i64 - late;
+            keeper.read((Stamp(shown), Micros(7)), Micros(7));
+            kept()
+        };
+        let (late, better) = (read(432_000), read(0));
+        assert_ne!(late, better);
+        let same = read(0);
+        // It says nothing else, so nothing is written; a machine that stood still here for milliseconds writes it again.
+        assert!(same == better || KEEP_BEYOND_US < began.elapsed().as_micros() as u64);
+        let reckoned = reckon(&dir).now.0 - READ;
+        fs::remove_dir_all(&dir).unwrap();
+        assert!((0..=began.elapsed().as_micros() as i64 + 1000).contains(&reckoned), "{reckoned}");
     }
 
     #[test]
