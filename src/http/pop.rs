@@ -11,35 +11,32 @@
 pub mod framed;
 mod inflate;
 mod matched;
+mod park;
 pub mod query;
 pub mod render;
+mod taken;
 
 use super::json::{error_body, has_control};
 use super::routes::Params;
 use super::{Request, Response};
 use crate::asked::ParkedOn;
-use crate::conn::Hold;
 use crate::core_thread::{Core, WatchGuard};
 use crate::limits::NAME_BYTES_MAX;
-use crate::state::{StateCall, StateFn};
 use crate::telemetry::metrics::ParkGuard;
-use crate::wire::POP_TYPE;
-use futures_util::future::{Either, pending, select, select_all};
 use matched::{Names, matched_queues};
-use queen_shards::command::{Claim, Pop, PopFrom, QUEUE_MODE, Start, Verdict, Watch};
+use park::{Parked, park, watches};
+use queen_shards::command::{PopFrom, QUEUE_MODE, Start};
 use queen_shards::effect::StoreError;
-use queen_shards::ids::{GroupId, LeaseId, Micros, PartitionId, TenantId};
+use queen_shards::ids::{Micros, TenantId};
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::place::LaneKey;
-use queen_shards::planted::{Bug, is};
 use query::Query;
 use render::Policy;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use taken::{ANSWER_BYTES_MAX, Taken};
 
 /// `batch` of a pop that names none. Source: data plane 4.1.
 const BATCH_DEFAULT: u32 = 200;
@@ -47,9 +44,6 @@ const BATCH_DEFAULT: u32 = 200;
 const AUTOPILOT_PARTITIONS: u32 = 64;
 /// Partitions, and so messages, that one pop of a conflating group gets at most. Source: data plane 4.10.
 const CONFLATING_PARTITIONS_MAX: u32 = 64;
-/// Bytes of one answer, of inflated frames and of what is said about each message: many times a full batch of usual
-/// messages, and small beside what a broker has. One message is delivered however large it is.
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// After its deadline a pop that waits still takes what a shard is about to claim for it, for so long; clients leave 5 s
 /// after it. Then it is withdrawn: what is claimed later is given back, and one with autoAck waits for a claim that is on its
 /// way. Source: data plane 4.5.
@@ -540,254 +534,6 @@ fn owners(from: &PopFrom, group: &str, shards: usize) -> Vec<usize> {
             (0..shards).map(|i| (first + i) % shards).collect()
         }
     }
-}
-
-/// What the asks of one round brought. Dropped with claims in it, it gives them back.
-struct Taken<'a> {
-    core: &'a Rc<Core>,
-    /// The shard whose wake led to this round is asked first.
-    woken_by: Option<usize>,
-    claims: Vec<Claim>,
-    lease: Option<LeaseId>,
-    batch: u32,
-    partitions: u32,
-    conflating_partitions: u32,
-    bytes: u64,
-    hold: Option<Hold>,
-    /// What the groups of the queues asked say of conflation: of those that gave something, and of all.
-    gave: Said,
-    asked: Said,
-    ready: u32,
-    fill_wait_ms: u32,
-    failed: bool,
-    /// When the pop is answered whatever a shard still does for it; it came to that.
-    until: Option<Micros>,
-    late: bool,
-}
-
-/// Which answers to "does it conflate" were met.
-#[derive(Clone, Copy, Debug, Default)]
-struct Said {
-    yes: bool,
-    no: bool,
-}
-
-impl Said {
-    fn hear(&mut self, conflation: Option<bool>) {
-        self.yes |= conflation == Some(true);
-        self.no |= conflation == Some(false);
-    }
-
-    fn met(self) -> bool {
-        self.yes || self.no
-    }
-
-    /// A request that says nothing agrees with everything.
-    fn policy(self, asked: Option<bool>) -> Policy {
-        let conflict = asked.is_some_and(|asked| if asked { self.no } else { self.yes });
-        Policy { conflation: self.yes, conflict }
-    }
-}
-
-impl<'a> Taken<'a> {
-    fn nothing(core: &'a Rc<Core>, asking: &Asking, woken_by: Option<usize>, until: Option<Micros>) -> Taken<'a> {
-        let hold = core.answers.ask(ANSWER_BYTES_MAX);
-        Taken {
-            core,
-            woken_by,
-            claims: Vec::new(),
-            lease: None,
-            batch: asking.batch,
-            partitions: asking.partitions,
-            conflating_partitions: asking.conflating_partitions,
-            bytes: hold.granted(),
-            hold: Some(hold),
-            gave: Said::default(),
-            asked: Said::default(),
-            ready: 0,
-            fill_wait_ms: 0,
-            failed: false,
-            until,
-            late: false,
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        let width = if self.gave.yes { self.conflating_partitions } else { self.partitions };
-        self.batch == 0 || width == 0 || self.bytes == 0
-    }
-
-    /// What the answer says of conflation; `None`: no group was met. Source: data plane 4.10.
-    fn policy(&self, asking: &Asking) -> Option<Policy> {
-        let said = if self.gave.met() { self.gave } else { self.asked };
-        said.met().then(|| said.policy(asking.conflation))
-    }
-
-    /// Asks the owners of each source, one after another, for what is left.
-    async fn ask_all(&mut self, asking: &Asking, sources: &[PopFrom], seed: LeaseSeed, at_least: u32) {
-        for (s, from) in sources.iter().enumerate() {
-            let mut owners = owners(from, &asking.group, self.core.shards());
-            if let Some(at) = owners.iter().position(|&shard| Some(shard) == self.woken_by) {
-                owners.rotate_left(at);
-            }
-            for (o, shard) in owners.iter().enumerate() {
-                if self.is_full() {
-                    return;
-                }
-                let last = s + 1 == sources.len() && o + 1 == owners.len();
-                let pop = Pop {
-                    from: from.clone(),
-                    makes_queue: matches!(asking.from, Source::One(PopFrom::Queue { .. })),
-                    group: asking.group.clone(),
-                    start: asking.start,
-                    batch: self.batch,
-                    partitions: self.partitions,
-                    conflating_partitions: self.conflating_partitions,
-                    conflation: asking.conflation,
-                    bytes: self.bytes,
-                    said: render::said(&asking.group),
-                    lease_secs: asking.lease_secs,
-                    auto_ack: asking.auto_ack,
-                    lease: self.lease,
-                    seed,
-                    more: self.partitions.max(self.conflating_partitions) > 1 && !last,
-                    at_least: if self.claims.is_empty() { at_least } else { 0 },
-                };
-                let Some(verdict) = self.core.pop(*shard, pop, self.until).await else {
-                    self.late = true;
-                    return;
-                };
-                self.late = self.until.is_some_and(|until| until <= self.core.now());
-                match verdict {
-                    Verdict::Pop(verdict) => {
-                        let made = verdict.conflation_made;
-                        self.take(verdict, &asking.group);
-                        // Pinned pops may have met the group in other shards and brokers, where nobody registers it.
-                        if let (true, PopFrom::Queue { queue, .. } | PopFrom::Partition(LaneKey { queue, .. })) =
-                            (made, from)
-                        {
-                            let (tenant, args) = (asking.tenant, serde_json::json!({ "queue": &**queue }));
-                            // Without an answer they find out when they next read the queue.
-                            let told = self.core.state(StateCall { function: StateFn::TouchQueue, tenant, args });
-                            let told = futures_util::future::join(told, self.core.queue_changed(tenant, queue));
-                            self.core.by(self.until, told).await;
-                        }
-                    }
-                    _ => self.failed = true,
-                }
-                if self.late {
-                    return;
-                }
-            }
-        }
-    }
-
-    fn take(&mut self, verdict: queen_shards::command::PopVerdict, group: &str) {
-        self.failed |= verdict.failed;
-        self.ready = self.ready.saturating_add(verdict.ready);
-        self.fill_wait_ms = self.fill_wait_ms.max(verdict.fill_wait_ms);
-        self.lease = self.lease.or(verdict.lease);
-        self.asked.hear(verdict.conflation);
-        if !verdict.claims.is_empty() {
-            self.gave.hear(verdict.conflation);
-        }
-        for claim in verdict.claims {
-            let messages = u32::try_from(claim.end.0 - claim.start.0 + 1).unwrap_or(u32::MAX);
-            self.batch = self.batch.saturating_sub(messages);
-            self.bytes = self.bytes.saturating_sub(render::claim_bytes(&claim, group) as u64);
-            self.partitions = self.partitions.saturating_sub(1);
-            self.conflating_partitions = self.conflating_partitions.saturating_sub(1);
-            self.claims.push(claim);
-        }
-    }
-
-    fn answer(mut self, asking: &Asking, policy: Policy) -> Response {
-        let answer = render::Answer {
-            queue: asking.queue(),
-            group: &asking.group,
-            lease: self.lease,
-            claims: &self.claims,
-            policy,
-            cipher: self.core.cipher.as_ref(),
-            autopilot: asking.autopilot.filter(|_| !policy.conflation),
-        };
-        let framed = asking.frames && framed::is_allowed(&answer);
-        let rendered = if framed { framed::render(&answer) } else { render::render(&answer) };
-        match rendered {
-            Ok(body) => {
-                let claims = self.give_backs();
-                self.claims.clear();
-                let content_type = if framed { POP_TYPE } else { "application/json" };
-                let claims = self.lease.map(|lease| (lease, claims));
-                let hold = self.hold.take().map(|hold| hold.keep(body.len()));
-                Response { status: 200, content_type: Some(content_type), body, claims, hold, ..Response::default() }
-            }
-            Err(damaged) => {
-                crate::warning_gated!("pop", "a stored record does not decode", record = damaged);
-                Response::json(500, error_body("pop failed"))
-            }
-        }
-    }
-
-    fn give_backs(&self) -> Vec<(PartitionId, GroupId)> {
-        self.claims.iter().map(|claim| (claim.partition, claim.group)).collect()
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        if let Some(lease) = self.lease
-            && !self.claims.is_empty()
-        {
-            self.core.give_back(lease, self.give_backs());
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Parked {
-    /// By this shard.
-    Woken(usize),
-    Timer,
-    /// The client has gone or the broker shuts down: nothing is to be claimed any more.
-    Ended,
-}
-
-fn watches(core: &Rc<Core>, asking: &Asking, sources: Vec<PopFrom>) -> Vec<WatchGuard> {
-    let watch = |from: PopFrom| {
-        let shards: Vec<usize> = match &from {
-            PopFrom::Partition(lane) => vec![lane.owner(core.shards())],
-            PopFrom::Queue { .. } => (0..core.shards()).collect(),
-        };
-        core.watch(&shards, Watch { from, group: asking.group.clone(), start: asking.start })
-    };
-    sources.into_iter().map(watch).collect()
-}
-
-/// Waits for a wake of any guard, the moment `until`, or an end.
-async fn park(core: &Rc<Core>, request: &Request, guards: &mut [WatchGuard], until: Micros) -> Parked {
-    let ended = pin!(async {
-        if is(Bug::AnswerDeadPoll) {
-            return core.shutdown().await;
-        }
-        select(pin!(request.gone.wait()), pin!(core.shutdown())).await;
-    });
-    let woken = pin!(async {
-        if guards.is_empty() {
-            return pending().await;
-        }
-        select_all(guards.iter_mut().map(|guard| Box::pin(guard.wake()))).await.0
-    });
-    let timer = pin!(sleep(until.since(core.now())));
-    match select(ended, select(woken, timer)).await {
-        Either::Left(_) => Parked::Ended,
-        Either::Right((Either::Left((shard, _)), _)) => Parked::Woken(shard),
-        Either::Right((Either::Right(_), _)) => Parked::Timer,
-    }
-}
-
-async fn sleep(micros: u64) {
-    crate::rt::sleep(Duration::from_micros(micros)).await
 }
 
 thread_local! {

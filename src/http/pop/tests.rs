@@ -1,3 +1,4 @@
+use super::taken::Said;
 use super::*;
 use queen_shards::ids::Stamp;
 
