@@ -13,10 +13,10 @@ use crate::auth::Guard;
 use crate::bell::Bell;
 use crate::cipher::Cipher;
 use crate::config::Config;
-use crate::conn::{Answers, Budget, Share};
+use crate::conn::Answers;
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
-use crate::limits::{ALONE_MAX, INFLATED_BUDGET_BYTES};
+use crate::limits::ALONE_MAX;
 use crate::mail::{Mail, Maintenance, Shared, Switch, ToShard, now};
 use crate::mint::{random_bits, unix_millis, uuid_v7};
 use crate::rt;
@@ -110,7 +110,6 @@ pub struct Core {
     inbox: RefCell<Vec<Event>>,
     turn: Bell,
     gate: Gate,
-    inflated: Rc<Budget>,
     pub(crate) answers: Rc<Answers>,
     alarm: Bell,
     deadline: Cell<Option<Micros>>,
@@ -162,7 +161,6 @@ impl Core {
                 inbox: RefCell::default(),
                 turn: Bell::default(),
                 gate: Gate::new(TURN_BYTES),
-                inflated: Budget::new(INFLATED_BUDGET_BYTES),
                 answers: Rc::default(),
                 alarm: Bell::default(),
                 deadline: Cell::new(None),
@@ -368,11 +366,6 @@ impl Core {
             self.turn.ring();
         }
         self.gate.pass(bytes).await
-    }
-
-    /// Room for what a request inflates; give it back by dropping it.
-    pub(crate) fn inflating(&self) -> Share {
-        self.inflated.share()
     }
 
     /// Sends a command to a shard (this one or another) and waits for its verdict.

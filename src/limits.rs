@@ -115,24 +115,22 @@ pub const CONNECTIONS_MAX: usize = 10_000;
 pub const TOKENS_REMEMBERED_MAX: usize = 8192;
 /// Kernel queue of connections not yet accepted (capped by net.core.somaxconn).
 pub const BACKLOG: i32 = 4096;
-/// Bytes of bodies in flight of one shard, beyond the free part of each. Over it reading pauses, except for one
-/// body at a time, so that partly read ones cannot block each other for ever.
+/// Bytes of requests in flight of one shard: of bodies, of what they inflate to, and of large answers until they are written,
+/// beyond the free part of each. Over it requests wait, except for one at a time, so that those that hold a part cannot block
+/// each other for ever. One budget for all three, because a request that holds of one and waits for another could.
 pub const BODY_BUDGET_BYTES: usize = 256 * MIB;
-/// Other answers than those of pops and fetches count with the bodies until they are written, from this size on: while they
-/// take all of that budget large bodies wait. A push of 250,000 tiny items is answered with 55 MB.
-pub const ANSWER_FREE_BYTES: usize = BODY_FREE_BYTES;
+/// What of each, inflated bytes and answer, needs no leave of that budget, as with bodies: those of a hundred messages of a few
+/// hundred bytes. 250,000 tiny items are answered with 55 MB.
+pub const ROOM_FREE_BYTES: usize = BODY_FREE_BYTES;
 /// Bytes of answers that one shard holds until their clients took them: as much as of bodies. Beyond it pops and fetches
-/// get less, this at the least, so that the slowest of ten thousand connections still get a message.
+/// get less, the last of these at the least, so that the slowest of ten thousand connections still get a message.
 pub const ANSWERS_BYTES: u64 = BODY_BUDGET_BYTES as u64;
+/// While half of that is free who asks is granted such a part of it: the largest pop, 16 MiB, where nothing is held.
+pub const ANSWER_SHARE: u64 = 8;
+/// And out of the other half so many: a few hundred messages of some hundred bytes, for five hundred at once.
+pub const ANSWER_BYTES_USUAL: u64 = 256 << 10;
 pub const ANSWER_BYTES_MIN: u64 = 64 << 10;
-/// Who asks is granted such a part of what nobody has: the largest pop, 16 MiB, where nothing is held; the hundredth of those
-/// that ask at once, the least.
-pub const ANSWER_SHARE: u64 = 16;
-/// Bytes that binary requests of one shard may have inflated at once, under the same rule: one may go beyond.
-pub const INFLATED_BUDGET_BYTES: usize = 256 * MIB;
-/// What a request may inflate without leave of that budget, as with bodies: a hundred messages of a few hundred bytes.
-pub const INFLATED_FREE_BYTES: usize = BODY_FREE_BYTES;
-/// What a message costs there beside its own bytes: its item, id, key and fate, and the table of repeated keys. It
+/// What an inflated message costs beside its own bytes: its item, id, key and fate, and the table of repeated keys. It
 /// matters because 25 inflated bytes can be a message.
 pub const INFLATED_MESSAGE_BYTES: usize = 256;
 /// Inflated bytes of one request after which others run: about a millisecond.

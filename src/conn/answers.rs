@@ -4,8 +4,11 @@
 //!
 //! Holds: what is granted and what is kept is at most [`ANSWERS_BYTES`], and beyond that [`ANSWER_BYTES_MIN`] for each who was
 //! granted no more, and what one message is larger than its grant. Does not wait: an answer with fewer messages is an answer.
+//!
+//! A pop holds its grant while it waits for its claim, perhaps behind a scan. So those that ask first do not get all: half of
+//! the bytes is divided as if few asked, the other half as if hundreds did.
 
-use crate::limits::{ANSWER_BYTES_MIN, ANSWER_SHARE, ANSWERS_BYTES};
+use crate::limits::{ANSWER_BYTES_MIN, ANSWER_BYTES_USUAL, ANSWER_SHARE, ANSWERS_BYTES};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -24,10 +27,12 @@ pub struct Hold {
 }
 
 impl Answers {
-    /// Bytes for an answer, of the `most` that it wants: a part of what nobody has been granted yet.
+    /// Bytes for an answer, of the `most` that it wants.
     pub fn ask(self: &Rc<Self>, most: u64) -> Hold {
-        let free = ANSWERS_BYTES.saturating_sub(self.held.get());
-        self.hold((free / ANSWER_SHARE).max(ANSWER_BYTES_MIN).min(most))
+        let held = self.held.get();
+        let part = (ANSWERS_BYTES / 2).saturating_sub(held) / ANSWER_SHARE;
+        let least = if held < ANSWERS_BYTES { ANSWER_BYTES_USUAL } else { ANSWER_BYTES_MIN };
+        self.hold(part.max(least).min(most))
     }
 
     fn hold(self: &Rc<Self>, bytes: u64) -> Hold {
@@ -58,15 +63,23 @@ impl Drop for Hold {
 mod tests {
     use super::*;
 
-    const MOST: u64 = ANSWERS_BYTES / ANSWER_SHARE;
+    const MOST: u64 = ANSWERS_BYTES / 2 / ANSWER_SHARE;
 
     #[test]
     fn one_gets_all_it_wants_and_a_few_get_much() {
         let answers = Rc::new(Answers::default());
         assert_eq!(answers.ask(MOST).granted(), MOST);
         assert_eq!(answers.ask(1).granted(), 1);
-        let asks: Vec<Hold> = (0..16).map(|_| answers.ask(MOST)).collect();
+        let asks: Vec<Hold> = (0..8).map(|_| answers.ask(MOST)).collect();
         assert!(asks.iter().all(|ask| MOST / 3 <= ask.granted()), "{:?}", asks.last());
+    }
+
+    /// Consumers that wait for the scan of a large group, and hold nothing but their grants.
+    #[test]
+    fn hundreds_that_ask_leave_enough_for_a_usual_answer() {
+        let answers = Rc::new(Answers::default());
+        let asks: Vec<Hold> = (0..500).map(|_| answers.ask(MOST)).collect();
+        assert!(asks.iter().all(|ask| ANSWER_BYTES_USUAL <= ask.granted()));
     }
 
     /// Consumers that come back all at once, each of which asks and takes its answer before the next one asks, or all ask first;
@@ -78,7 +91,7 @@ mod tests {
             let mut kept = Vec::new();
             while kept.len() < 10_000 {
                 let asks: Vec<Hold> = (0..together).map(|_| answers.ask(MOST)).collect();
-                let bound = ANSWERS_BYTES + (kept.len() + asks.len()) as u64 * ANSWER_BYTES_MIN;
+                let bound = ANSWERS_BYTES + ANSWER_BYTES_USUAL + (kept.len() + asks.len()) as u64 * ANSWER_BYTES_MIN;
                 assert!(answers.held.get() <= bound, "{} of {bound}", answers.held.get());
                 kept.extend(asks.into_iter().map(|ask| {
                     let bytes = ask.granted() as usize;

@@ -1,13 +1,14 @@
-//! The bytes of bodies that a shard may hold at once, and of answers on their way.
+//! The bytes that the requests of a shard may hold at once: their bodies, what these inflate to, their answers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-/// A shard's budget. Whoever may not take more waits, and with it the socket: back-pressure is TCP's. One body at a
-/// time may go beyond the budget: bodies that are all half read would otherwise block each other for ever. An answer is there
-/// already and waits for nothing: bodies wait for it.
+/// A shard's budget. Whoever may not take more waits, and with it the socket: back-pressure is TCP's. One request at a
+/// time may go beyond the budget, until its answer is written: requests that all hold a part would otherwise block each other
+/// for ever.
+#[derive(Debug)]
 pub(crate) struct Budget {
     total: usize,
     used: Cell<usize>,
@@ -16,11 +17,12 @@ pub(crate) struct Budget {
     waiting: RefCell<VecDeque<Waker>>,
 }
 
-/// What one body has taken; given back when it is dropped.
+/// What one request has taken, for its body and its answer; given back when it is dropped.
+#[derive(Debug)]
 pub(crate) struct Share {
     budget: Rc<Budget>,
-    taken: usize,
-    overdraws: bool,
+    taken: Cell<usize>,
+    overdraws: Cell<bool>,
 }
 
 impl Budget {
@@ -30,50 +32,56 @@ impl Budget {
     }
 
     pub(crate) fn share(self: &Rc<Self>) -> Share {
-        Share { budget: self.clone(), taken: 0, overdraws: false }
-    }
-
-    /// Room of what is there, until it is dropped; whether there is room or not.
-    pub(crate) fn take(self: &Rc<Self>, bytes: usize) -> Share {
-        self.used.set(self.used.get() + bytes);
-        Share { budget: self.clone(), taken: bytes, overdraws: false }
+        Share { budget: self.clone(), taken: Cell::new(0), overdraws: Cell::new(false) }
     }
 }
 
 impl Share {
     /// Raises this share to `bytes`; waits while the shard has no room.
-    pub(crate) async fn raise(&mut self, bytes: usize) {
+    pub(crate) async fn raise(&self, bytes: usize) {
         std::future::poll_fn(|cx| {
-            let more = bytes.saturating_sub(self.taken);
+            let more = bytes.saturating_sub(self.taken.get());
             let budget = &*self.budget;
-            if budget.used.get() + more > budget.total && !self.overdraws {
+            if budget.used.get() + more > budget.total && !self.overdraws.get() {
                 if budget.overdrawn.get() {
                     budget.waiting.borrow_mut().push_back(cx.waker().clone());
                     return Poll::Pending;
                 }
                 budget.overdrawn.set(true);
-                self.overdraws = true;
+                self.overdraws.set(true);
             }
             budget.used.set(budget.used.get() + more);
-            self.taken += more;
+            self.taken.set(self.taken.get() + more);
             Poll::Ready(())
         })
         .await
+    }
+
+    /// Raises this share by `bytes`; waits while the shard has no room.
+    pub(crate) async fn raise_by(&self, bytes: usize) {
+        self.raise(self.taken.get() + bytes).await
+    }
+
+    /// It holds so many bytes now, whatever it had taken. What is there waits for nothing; the others wait for it.
+    pub(crate) fn settle(&self, bytes: usize) {
+        let budget = &*self.budget;
+        let had = self.taken.replace(bytes);
+        budget.used.set(budget.used.get() - had + bytes);
+        if (bytes == 0 || budget.used.get() <= budget.total) && self.overdraws.replace(false) {
+            budget.overdrawn.set(false);
+        }
+        if bytes < had {
+            // Each looks for itself whether there is room now.
+            for waker in budget.waiting.take() {
+                waker.wake();
+            }
+        }
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.budget.used.set(self.budget.used.get() - self.taken);
-        if self.overdraws {
-            self.budget.overdrawn.set(false);
-        }
-        if self.taken > 0 {
-            // Each looks for itself whether there is room now.
-            for waker in self.budget.waiting.take() {
-                waker.wake();
-            }
-        }
+        self.settle(0);
     }
 }
 
@@ -86,7 +94,7 @@ mod tests {
     fn one_body_may_go_beyond_and_the_others_wait_for_room() {
         run(Choice::Epoll, async {
             let budget = Budget::new(100);
-            let (mut first, mut second) = (budget.share(), budget.share());
+            let (first, second) = (budget.share(), budget.share());
             first.raise(60).await;
             second.raise(40).await;
             second.raise(90).await; // The one that overdraws.
@@ -112,8 +120,9 @@ mod tests {
     fn bodies_wait_for_answers_that_nobody_takes_and_one_goes_beyond() {
         run(Choice::Epoll, async {
             let budget = Budget::new(100);
-            let answer = budget.take(150);
-            let (mut first, mut second) = (budget.share(), budget.share());
+            let answer = budget.share();
+            answer.settle(150);
+            let (first, second) = (budget.share(), budget.share());
             first.raise(10).await;
             let read = Rc::new(Cell::new(false));
             let log = read.clone();
@@ -127,6 +136,33 @@ mod tests {
             yield_now().await;
             assert!(read.get(), "there is room, whoever is beyond");
             drop(first);
+            assert_eq!((budget.used.get(), budget.overdrawn.get()), (0, false));
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn who_is_beyond_stays_so_until_its_answer_is_written() {
+        run(Choice::Epoll, async {
+            let budget = Budget::new(100);
+            let (first, second) = (budget.share(), Rc::new(budget.share()));
+            first.raise(10).await;
+            first.raise_by(200).await;
+            let begun = Rc::new(Cell::new(false));
+            let (log, share) = (begun.clone(), second.clone());
+            spawn(async move {
+                share.raise(10).await;
+                log.set(true);
+            });
+            for written in [150, 120] {
+                first.settle(written);
+                yield_now().await;
+                assert!(!begun.get(), "{written} bytes are still there");
+            }
+            first.settle(0);
+            yield_now().await;
+            assert!(begun.get());
+            second.settle(0);
             assert_eq!((budget.used.get(), budget.overdrawn.get()), (0, false));
         })
         .unwrap();

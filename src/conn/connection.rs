@@ -15,7 +15,7 @@ use crate::http::head::{self, BodyLength, Head, HeadScan};
 use crate::http::refusals::Refusal;
 use crate::http::{Method, Request, Response};
 use crate::limits::{
-    ANSWER_COPY_BYTES_MAX, ANSWER_FREE_BYTES, BODY_FREE_BYTES, BODY_PROGRESS_BYTES, BODY_READ_BYTES, DELIVERY_CHECK,
+    ANSWER_COPY_BYTES_MAX, ROOM_FREE_BYTES, BODY_FREE_BYTES, BODY_PROGRESS_BYTES, BODY_READ_BYTES, DELIVERY_CHECK,
     DISCARD_BYTES_MAX, KEEP_BYTES, LINGER_BYTES_MAX, LINGER_CLOSING_TIMEOUT, READ_AHEAD_BYTES_MAX, READ_BYTES,
     REQUESTS_PER_TURN,
 };
@@ -32,6 +32,8 @@ use std::time::Duration;
 
 pub(super) struct Connection<S: Service> {
     shared: Rc<Shared<S>>,
+    /// What the shard holds for the request of the moment, then for its answer.
+    share: Rc<Share>,
     reader: Reader,
     writer: Writer,
     watch: Rc<Watch>,
@@ -87,6 +89,7 @@ impl<S: Service> Connection<S> {
         let (reader, writer) = stream.split();
         Connection {
             watch: shared.clock.watch(),
+            share: Rc::new(shared.budget.share()),
             shared,
             reader,
             writer,
@@ -141,8 +144,7 @@ impl<S: Service> Connection<S> {
                 return Next::Drop;
             }
         }
-        let mut share = self.shared.budget.share();
-        let body = match self.body(head.length, self.shared.limits.body_bytes, &mut share).await {
+        let body = match self.body(head.length, self.shared.limits.body_bytes).await {
             Ok(body) => body,
             Err(NoBody::Refused(refusal)) => return self.refuse(refusal).await,
             Err(NoBody::Gone) => return Next::Drop,
@@ -156,9 +158,9 @@ impl<S: Service> Connection<S> {
             content_type: head.content_type,
             body,
             gone: self.gone.clone(),
+            share: self.share.clone(),
         };
         let response = self.handle(ticket, request).await;
-        drop(share);
         // The broker may have begun to shut down meanwhile.
         let style = Style { close: style.close || self.shared.clock.is_closing(), ..style };
         self.answer(response, style).await
@@ -186,9 +188,7 @@ impl<S: Service> Connection<S> {
             BodyLength::Fixed(bytes) => bytes <= DISCARD_BYTES_MAX as u64 && !head.expects_continue,
             BodyLength::Chunked => !head.expects_continue,
         };
-        let mut share = self.shared.budget.share();
-        let close = !small || self.body(head.length, DISCARD_BYTES_MAX, &mut share).await.is_err();
-        drop(share);
+        let close = !small || self.body(head.length, DISCARD_BYTES_MAX).await.is_err();
         self.answer(response, Style { close: close || style.close, ..style }).await
     }
 
@@ -220,16 +220,16 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    async fn body(&mut self, length: BodyLength, max: usize, share: &mut Share) -> Result<Bytes, NoBody> {
+    async fn body(&mut self, length: BodyLength, max: usize) -> Result<Bytes, NoBody> {
         match length {
             BodyLength::Fixed(0) => Ok(Bytes::new()),
-            BodyLength::Fixed(bytes) => self.fixed_body(bytes as usize, share).await,
-            BodyLength::Chunked => self.chunked_body(max, share).await,
+            BodyLength::Fixed(bytes) => self.fixed_body(bytes as usize).await,
+            BodyLength::Chunked => self.chunked_body(max).await,
         }
     }
 
     /// A body of known length, at most the limit: read to where it stays.
-    async fn fixed_body(&mut self, length: usize, share: &mut Share) -> Result<Bytes, NoBody> {
+    async fn fixed_body(&mut self, length: usize) -> Result<Bytes, NoBody> {
         let mut body = Vec::with_capacity(length.min(BODY_FREE_BYTES));
         self.take_input(&mut body, length);
         if body.len() == length {
@@ -240,7 +240,7 @@ impl<S: Service> Connection<S> {
         while body.len() < length {
             if body.len() == body.capacity() {
                 let room = length.min(body.capacity() * 2);
-                self.raise(share, room).await;
+                self.raise(room).await;
                 body.reserve_exact(room - body.len());
             }
             if self.reader.is_reading() {
@@ -269,7 +269,7 @@ impl<S: Service> Connection<S> {
         Ok(body.into())
     }
 
-    async fn chunked_body(&mut self, max: usize, share: &mut Share) -> Result<Bytes, NoBody> {
+    async fn chunked_body(&mut self, max: usize) -> Result<Bytes, NoBody> {
         let mut decoder = ChunkDecoder::new(max);
         let mut body = Vec::new();
         let mut progress = 0;
@@ -281,7 +281,7 @@ impl<S: Service> Connection<S> {
                 return Ok(body.into());
             }
             if body.capacity() > BODY_FREE_BYTES {
-                self.raise(share, body.capacity()).await;
+                self.raise(body.capacity()).await;
             }
             self.came(if body.len() < READ_BYTES { READ_BYTES } else { BODY_READ_BYTES }).await?;
             if body.len() - progress >= BODY_PROGRESS_BYTES {
@@ -296,9 +296,9 @@ impl<S: Service> Connection<S> {
     }
 
     /// Takes more of the shard's budget. While it waits the client is not to blame.
-    async fn raise(&mut self, share: &mut Share, bytes: usize) {
+    async fn raise(&mut self, bytes: usize) {
         self.shared.clock.suspend(&self.watch);
-        share.raise(bytes).await;
+        self.share.raise(bytes).await;
         self.begin_body();
     }
 
@@ -436,8 +436,8 @@ impl<S: Service> Connection<S> {
         write_head(&mut self.out, &response, style, &self.shared.date());
         let body = if style.head_only || is_bodiless(response.status) { Vec::new() } else { response.body };
         // Those of pops and fetches were granted their bytes.
-        let counts = response.hold.is_none() && body.len() > ANSWER_FREE_BYTES;
-        let _room = counts.then(|| self.shared.budget.take(body.len()));
+        let counts = response.hold.is_none() && body.len() > ROOM_FREE_BYTES;
+        self.share.settle(if counts { body.len() } else { 0 });
         if body.len() <= ANSWER_COPY_BYTES_MAX {
             self.out.extend_from_slice(&body);
             drop(body);
@@ -445,6 +445,7 @@ impl<S: Service> Connection<S> {
         } else {
             self.flush_with(body).await?;
         }
+        self.share.settle(0);
         Ok(if style.close { Next::Close } else { Next::Request })
     }
 

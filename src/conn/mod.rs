@@ -19,7 +19,7 @@ mod tests;
 mod watch;
 
 pub use answers::{Answers, Hold};
-pub(crate) use budget::{Budget, Share};
+pub(crate) use budget::Share;
 pub use gone::Gone;
 pub use serve::serve;
 

@@ -80,6 +80,11 @@ impl Service for Words {
                     }
                     response
                 }
+                "room" => {
+                    request.room(number()).await;
+                    seen.rung.fetch_add(1, SeqCst);
+                    Response::text(200, vec![b'x'; number()])
+                }
                 "big" => Response::text(200, (0..number()).map(|n| n as u8).collect::<Vec<_>>()),
                 "sum" => Response::text(200, request.body.iter().map(|&b| b as usize).sum::<usize>().to_string()),
                 "none" => Response::empty(204),
@@ -631,14 +636,45 @@ fn answers_that_nobody_takes_stop_no_request() {
             client.get("/big/50000000");
         }
         server.until("both were handled", |seen| seen.handled.lock().unwrap().len() == 2);
-        let body = "x".repeat(2 << 20);
+        let (body, line) = ("x".repeat(2 << 20), "POST /b 2097152");
+        let some_turns = || (0..100).for_each(|_| server.client().get("/a").expect(200, "GET /a 0"));
+        let (mut first, mut second) = (server.client(), server.client());
+        let all = post("/b", &body);
+        let (most, last) = all.as_bytes().split_at(all.len() - 1);
+        first.send(most);
+        some_turns();
         std::thread::scope(|scope| {
-            for _ in 0..4 {
-                let (body, mut client) = (&body, server.client());
-                scope.spawn(move || client.send(post("/b", body)).expect(200, "POST /b 2097152"));
+            scope.spawn(|| second.send(&all));
+            some_turns();
+            let handled = server.seen.handled.lock().unwrap().clone();
+            assert!(!handled.iter().any(|was| was == line), "another one is beyond the budget");
+            first.send(last).expect(200, line);
+        });
+        second.expect(200, line);
+    });
+}
+
+/// Answers that need room before anything is done for them: one is made beyond the budget, the others when it was taken.
+#[test]
+fn a_large_answer_is_not_made_before_there_is_room_for_it() {
+    const BYTES: usize = 50_000_000;
+    let limits = Limits { body_budget_bytes: 5 << 20, ..Limits::default() };
+    served(limits, |server| {
+        let mut slow: Vec<Client> = (0..4).map(|_| server.client()).collect();
+        for client in &mut slow {
+            client.get(&format!("/room/{BYTES}"));
+        }
+        server.until("all have come", |seen| seen.handled.lock().unwrap().len() == slow.len());
+        // It takes turns with them all.
+        server.client().get("/a").expect(200, "GET /a 0");
+        server.client().get("/room/1000").answer();
+        assert_eq!(server.seen.rung.load(SeqCst), 2, "one large answer and a small one");
+        std::thread::scope(|scope| {
+            for mut client in slow.drain(..) {
+                scope.spawn(move || assert_eq!(client.answer().body.len(), BYTES));
             }
         });
-        server.client().get("/a").expect(200, "GET /a 0");
+        server.until("all were made", |seen| seen.rung.load(SeqCst) == 5);
     });
 }
 

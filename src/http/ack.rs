@@ -46,6 +46,7 @@ async fn ack(core: &Rc<Core>, request: &Request, form: Form) -> Response {
         Ok(acks) => acks,
         Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
     };
+    request.room(room(&acks.items)).await;
     let Some(keys) = core.keys() else {
         // No transactionId can be keyed before the store has been reached once.
         let away = vec![Fate::Fails("pool".into()); acks.items.len()];
@@ -158,11 +159,16 @@ async fn ask_owners(core: &Rc<Core>, sets: Vec<AckSet>) -> Vec<Option<SetVerdict
     places.into_iter().map(|(owner, at)| answered[owner].get_mut(at).and_then(Option::take)).collect()
 }
 
+/// About how many bytes [`answer`] will make of these items.
+fn room(items: &[Ack<'_>]) -> usize {
+    const ENTRY_ROOM: usize = 130;
+    items.len() * ENTRY_ROOM + items.iter().map(|item| item.transaction_id.len()).sum::<usize>()
+}
+
 /// The body, one entry per item in request order. A set without a verdict has met a store failure.
 /// Source: data plane 5.3, 5.5.
 fn answer(items: &[Ack<'_>], fates: &[Fate], verdicts: &[Option<SetVerdict>], tenancy: bool) -> Vec<u8> {
-    let ids: usize = items.iter().map(|item| item.transaction_id.len()).sum();
-    let mut out = Vec::with_capacity(2 + items.len() * 130 + ids);
+    let mut out = Vec::with_capacity(2 + room(items));
     out.push(b'[');
     for (i, (item, fate)) in items.iter().zip(fates).enumerate() {
         let (outcome, released) = match fate {

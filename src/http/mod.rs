@@ -28,6 +28,7 @@ pub mod status;
 pub mod targets;
 pub mod transaction;
 
+use crate::limits::ROOM_FREE_BYTES;
 use bytes::Bytes;
 use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};
 use std::sync::Arc;
@@ -59,6 +60,18 @@ pub struct Request {
     pub body: Bytes,
     /// Resolves when the client closes the connection while the request is being handled.
     pub gone: crate::conn::Gone,
+    /// What the shard holds for it, its body included.
+    pub(crate) share: std::rc::Rc<crate::conn::Share>,
+}
+
+impl Request {
+    /// Waits until the shard has room for so many bytes more, of what this inflates or of its answer: before anything is
+    /// done for it, because then it must be answered. A few wait for nothing, so never for a large request.
+    pub async fn room(&self, bytes: usize) {
+        if ROOM_FREE_BYTES < bytes {
+            self.share.raise_by(bytes - ROOM_FREE_BYTES).await;
+        }
+    }
 }
 
 /// One answer. `Content-Length` and connection headers are the connection's.

@@ -47,9 +47,7 @@ pub async fn transaction(core: &Rc<Core>, request: &Request, _: &Params) -> Resp
 async fn packed(core: &Rc<Core>, request: &Request, id: MessageId) -> Result<Response, wire::Refused> {
     let open = wire::transaction::open(&request.body)?;
     let groups = wire::packed::walk(open.groups, 0, core.config.max_inflated_bytes as u64)?;
-    // Held until the answer: what was inflated may wait for its commit.
-    let mut share = core.inflating();
-    let frames = binary::inflate(core, &groups, 0, &mut share).await?;
+    let frames = binary::inflate(core, request, &groups).await?;
     let packed = parse::Packed { body: &request.body, groups: &groups, frames: &frames };
     Ok(execute(core, request, id, parse::parse_packed(open.head, packed), open.counts).await)
 }
@@ -68,6 +66,9 @@ async fn execute(
         Err(parse::Refused::Wire(refused)) => return Refusal::from(refused).response(),
         Err(parse::Refused::Request(no)) => return no.response(id),
     };
+    if !counts {
+        request.room(answer::room(&parsed)).await;
+    }
     protect::mark(core, request.tenant, &mut parsed.pushes.lanes).await;
     let Some(keys) = core.keys() else { return Refusal::Pool.response() };
     let mut ids = core.mint_ids(parsed.pushes.items.len() - parsed.ids.len());

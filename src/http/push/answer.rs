@@ -1,5 +1,6 @@
 //! The 201 array of a push, written by hand. Source: data plane 3.2, 3.3.
 
+use super::parse::{Item, Parsed};
 use super::plan::Fate;
 use super::told::Told;
 use crate::http::json::text::{push_int, push_quoted, push_uuid};
@@ -8,6 +9,7 @@ use queen_shards::ids::{MessageId, Offset};
 
 /// Bytes of an entry beside what was told of its item: keys, an id, status, offset.
 const ENTRY_ROOM: usize = 128;
+const UUID_LEN: usize = 36;
 
 /// What an entry says.
 enum Outcome {
@@ -16,6 +18,13 @@ enum Outcome {
     Buffered,
     Failed,
     Refused(&'static str),
+}
+
+/// About how many bytes [`answer`] will make of these items.
+pub fn room(parsed: &Parsed<'_>) -> usize {
+    let id = |item: &Item<'_>| item.transaction_id.as_ref().map_or(UUID_LEN, |id| id.len());
+    let names: usize = parsed.lanes.iter().map(|lane| lane.items as usize * lane.queue.len()).sum();
+    parsed.items.len() * ENTRY_ROOM + names + parsed.items.iter().map(id).sum::<usize>()
 }
 
 /// The body: one entry per item in request order. `ids`: one per item; `verdicts`: one per lane.

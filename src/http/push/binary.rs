@@ -4,16 +4,16 @@
 //!     QPB1 packed: body -> (inflated) -> wire groups -> inflated, checked -> messages ----> Parsed, the client's ids
 //!
 //! Holds: nothing is stored of a body with a fault anywhere; what is inflated is within QUEEN_MAX_INFLATED_BYTES a
-//! request, and within a budget of the shard for all of them: who finds no room waits. Source: binary forms 3 to 8.
+//! request, and with bodies and answers within a budget of the shard: who finds no room waits. Source: binary forms 3 to 8.
 
+use super::answer;
 use super::parse::{Came, Item, Lanes, Parsed};
 use super::protect;
-use crate::conn::Share;
 use crate::core_thread::Core;
 use crate::http::json::next_special;
 use crate::http::refusals::Refusal;
 use crate::http::{Request, Response};
-use crate::limits::{INFLATE_TURN_BYTES, INFLATED_FREE_BYTES, INFLATED_MESSAGE_BYTES};
+use crate::limits::{INFLATE_TURN_BYTES, INFLATED_MESSAGE_BYTES};
 use crate::rt;
 use crate::wire::{self, PUSH_TYPE, Refused, packed, plain};
 use bytes::Bytes;
@@ -28,45 +28,48 @@ pub fn is_binary(request: &Request) -> bool {
 
 /// Answers `POST /api/v1/push` with a body of [`PUSH_TYPE`].
 pub async fn push(core: &Rc<Core>, request: &Request) -> Response {
-    // Held until the answer: what was inflated may wait for its commit.
-    let mut share = core.inflating();
-    match read(core, request, &mut share).await {
+    match read(core, request).await {
         Ok(response) => response,
         Err(refused) => Refusal::from(refused).response(),
     }
 }
 
-async fn read(core: &Rc<Core>, request: &Request, share: &mut Share) -> Result<Response, Refused> {
+async fn read(core: &Rc<Core>, request: &Request) -> Result<Response, Refused> {
     let limit = core.config.max_inflated_bytes as u64;
     let open = wire::push::open(&request.body, limit)?;
     if !open.packed || open.raw_len > 0 {
-        hold(share, open.raw_len as usize).await;
+        request.room(open.raw_len as usize).await;
         core.pass(request.body.len().max(open.raw_len as usize)).await;
     }
     let rest = open.rest()?;
     if !open.packed {
         let (groups, items) = plain::items(&rest, open.ids)?;
         let mut parsed = of_plain(&groups, &items);
+        if !open.counts {
+            request.room(answer::room(&parsed)).await;
+        }
         protect::mark(core, request.tenant, &mut parsed.lanes).await;
         let ids = core.mint_ids(parsed.items.len());
         let planned = super::planned(core, request, parsed, &ids);
         return Ok(super::finish(core, planned, &ids, open.counts).await);
     }
-    let (planned, ids) = plan_packed(core, request, &rest, open.raw_len, share).await?;
+    let (planned, ids) = plan_packed(core, request, &rest, &open).await?;
     Ok(super::finish(core, planned, &ids, open.counts).await)
 }
 
-/// Inflates, checks and plans; what was inflated is gone when it returns. `spent`: what the request holds inflated.
+/// Inflates, checks and plans; what was inflated is gone when it returns.
 async fn plan_packed(
     core: &Rc<Core>,
     request: &Request,
     rest: &Bytes,
-    spent: u64,
-    share: &mut Share,
+    open: &wire::push::Open,
 ) -> Result<(super::Planned, Vec<MessageId>), Refused> {
-    let groups = packed::walk(rest, spent, core.config.max_inflated_bytes as u64)?;
-    let frames = inflate(core, &groups, spent, share).await?;
+    let groups = packed::walk(rest, open.raw_len, core.config.max_inflated_bytes as u64)?;
+    let frames = inflate(core, request, &groups).await?;
     let (mut parsed, ids) = parse_packed(rest, &groups, &frames)?;
+    if !open.counts {
+        request.room(answer::room(&parsed)).await;
+    }
     protect::mark(core, request.tenant, &mut parsed.lanes).await;
     Ok((super::planned(core, request, parsed, &ids), ids))
 }
@@ -82,16 +85,15 @@ pub fn parse_packed<'a>(
     Ok((Parsed { items, lanes: lanes.list }, ids))
 }
 
-/// The frames of all wire groups. Waits for the shard's budget, then for its turn; `spent`: what the request holds.
+/// The frames of all wire groups. Waits for room in the shard, then for its turn.
 pub(crate) async fn inflate(
     core: &Rc<Core>,
+    request: &Request,
     groups: &[packed::Group<'_>],
-    spent: u64,
-    share: &mut Share,
 ) -> Result<Vec<Bytes>, Refused> {
     let total = groups.iter().map(|group| group.raw_len).sum::<u64>() as usize;
     let messages = groups.iter().map(|group| group.n as usize).sum::<usize>();
-    hold(share, spent as usize + total + messages.saturating_mul(INFLATED_MESSAGE_BYTES)).await;
+    request.room(total + messages.saturating_mul(INFLATED_MESSAGE_BYTES)).await;
     core.pass(total).await;
     let mut frames = Vec::with_capacity(groups.len());
     let mut since = 0;
@@ -104,14 +106,6 @@ pub(crate) async fn inflate(
         }
     }
     Ok(frames)
-}
-
-/// Waits for room for what a request inflates, all in all; a small one needs no leave, so that it never waits for a
-/// large one.
-async fn hold(share: &mut Share, bytes: usize) {
-    if INFLATED_FREE_BYTES < bytes {
-        share.raise(bytes - INFLATED_FREE_BYTES).await;
-    }
 }
 
 fn of_plain<'a>(groups: &[plain::Group<'a>], items: &[plain::Item<'a>]) -> Parsed<'a> {

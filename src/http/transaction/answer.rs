@@ -6,6 +6,7 @@ use super::parse::{Operation, Parsed};
 use super::{Done, Work};
 use crate::http::Response;
 use crate::http::json::{push_int, push_quoted, push_uuid};
+use crate::http::push::answer as push;
 use crate::http::push::plan::Fate;
 use queen_shards::command::{AckOutcome, AckSet};
 use queen_shards::ids::MessageId;
@@ -19,6 +20,8 @@ pub struct No {
     pub error: String,
 }
 
+/// Bytes of a result beside its names and ids.
+const ENTRY_ROOM: usize = 128;
 const ROLLED_BACK: &str = "transaction rolled back";
 
 impl No {
@@ -82,9 +85,15 @@ pub fn db_error(why: &str) -> No {
     No { status: 200, reason: "db_error", error: format!("{why}; {ROLLED_BACK}") }
 }
 
+/// About how many bytes [`committed`] will make of this.
+pub fn room(parsed: &Parsed<'_>) -> usize {
+    let acked: usize = parsed.acks.iter().map(|ack| ack.transaction_id.len()).sum();
+    push::room(&parsed.pushes) + ENTRY_ROOM * parsed.order.len() + acked
+}
+
 /// The body of a commit: one result per pushed item and per ack, in the order of the operations.
 pub fn committed(id: MessageId, parsed: &Parsed<'_>, ids: &[MessageId], work: &Work, done: &Done) -> Vec<u8> {
-    let mut out = Vec::with_capacity(128 + 220 * parsed.order.len());
+    let mut out = Vec::with_capacity(128 + room(parsed));
     out.extend_from_slice(b"{\"transactionId\":\"");
     push_uuid(&mut out, id.0);
     out.extend_from_slice(b"\",\"success\":true,\"results\":[");
