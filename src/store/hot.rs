@@ -5,7 +5,8 @@ use crate::store::failure::Nature;
 use crate::store::log::Line;
 use crate::store::pack::pack;
 use crate::store::params::{One, Utf8, blob, column, nullable, param};
-use crate::store::rows::Columns;
+use crate::store::places;
+use crate::store::rows::{Columns, Tid};
 use bytes::Bytes;
 use queen_shards::command::Codec;
 use queen_shards::effect::{
@@ -19,7 +20,7 @@ use tokio_postgres::Row;
 const WAIT_MS: i32 = 50;
 
 const APPEND: &str = "select * from queen.append(\
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
 
 /// Writes a fused push commit: every lane that still ends where the engine saw it end.
 ///
@@ -58,6 +59,7 @@ pub async fn append(client: &Client, append: &Append, level: i32, line: Line) ->
             param(&nullable(s, |i| segments[i].accepted_at)),
             param(&One::of(line.writer)),
             param(&One::of(line.seq)),
+            param(&nullable(l, |i| places::of_partition(lanes[i].partition.0))),
         ],
     ))
     .await?;
@@ -69,7 +71,11 @@ pub async fn append(client: &Client, append: &Append, level: i32, line: Line) ->
         let last = columns.offset()?;
         let created_at = columns.stamp_opt()?;
         now = columns.stamp()?;
+        let place: Option<Tid> = columns.get()?;
         outcomes.put(ord, || {
+            if let Some(place) = place {
+                places::learn_partition(lanes[ord as usize - 1].partition.0, place);
+            }
             Ok(match (state, created_at) {
                 (0, Some(created_at)) => LaneOutcome::Appended { created_at },
                 (1, _) => LaneOutcome::Moved { last },
@@ -234,7 +240,7 @@ async fn append_waiting(
 
 const MOVE: &str = "select * from queen.move_cursors(\
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
-    $22, $23, $24)";
+    $22, $23, $24, $25, $26)";
 
 /// Applies the moves whose rows are still as remembered; each cursor may appear once.
 ///
@@ -298,10 +304,25 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove], line: Line) -> 
             param(&One::of(line.writer)),
             param(&One::of(line.seq)),
             param(&column(freed.len(), |i| freed[i])),
+            param(&nullable(n, |i| places::of_cursor(cursor_of(&moves[i])))),
+            param(&nullable(n, |i| places::of_partition(moves[i].partition.0))),
         ],
     )
     .await?;
-    move_outcome(n, &rows)
+    let outcome = move_outcome(n, &rows)?;
+    for row in &rows {
+        let mut columns = Columns::of(row);
+        let ord: i64 = columns.get()?;
+        columns.skip(row.len() - 3);
+        if let Some(place) = columns.get()? {
+            places::learn_cursor(cursor_of(&moves[ord as usize - 1]), place);
+        }
+    }
+    Ok(outcome)
+}
+
+fn cursor_of(one: &CursorMove) -> (i64, i64) {
+    (one.partition.0, one.group.0)
 }
 
 /// Rows of `queen.move_cursors`, and of `queen.settle_moves`.

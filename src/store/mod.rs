@@ -17,6 +17,7 @@ pub mod log;
 pub mod migrate;
 pub mod pack;
 mod params;
+mod places;
 mod rows;
 mod runs;
 pub mod sql_files;

@@ -1,5 +1,6 @@
 //! Parameters written straight into the wire buffer: arrays and blobs that never exist as a `Vec` first.
 
+use super::rows::Tid;
 use bytes::{BufMut, BytesMut};
 use queen_shards::ids::Stamp;
 use std::error::Error;
@@ -39,6 +40,11 @@ element!(u128, UUID, UUID_ARRAY, |v, out| out.put_u128(*v));
 element!(&str, TEXT, TEXT_ARRAY, |v, out| out.put_slice(v.as_bytes()));
 element!(&[u8], BYTEA, BYTEA_ARRAY, |v, out| out.put_slice(v));
 element!(Stamp, TIMESTAMPTZ, TIMESTAMPTZ_ARRAY, |v, out| out.put_i64(to_pg(*v)));
+
+element!(Tid, TID, TID_ARRAY, |v, out| {
+    out.put_u32(v.block);
+    out.put_u16(v.item);
+});
 
 /// UTF-8 that still comes as bytes; PostgreSQL checks it.
 pub struct Utf8<'a>(pub &'a [u8]);

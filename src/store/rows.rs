@@ -32,6 +32,23 @@ impl<'a> FromSql<'a> for Uuid {
     }
 }
 
+/// Where a version of a row lies in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tid {
+    pub block: u32,
+    pub item: u16,
+}
+
+impl<'a> FromSql<'a> for Tid {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Tid, Box<dyn Error + Sync + Send>> {
+        let [a, b, c, d, e, f] = raw.try_into()?;
+        Ok(Tid { block: u32::from_be_bytes([a, b, c, d]), item: u16::from_be_bytes([e, f]) })
+    }
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::TID
+    }
+}
+
 /// Reads the columns of a row one after the other.
 pub struct Columns<'a> {
     row: &'a Row,

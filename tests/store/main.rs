@@ -10,6 +10,7 @@ mod cursors;
 mod embedded;
 mod groups;
 mod log;
+mod old_snapshot;
 mod plans;
 mod provisioning;
 mod reads;

@@ -55,7 +55,10 @@ fn applying_twice_gives_the_golden_schema_and_the_same_secret() {
         assert_eq!(dump(&name_of(&db.target)), first);
         let path = in_repository("migrations/schema.golden.sql");
         if std::env::var_os("QUEEN_WRITE_GOLDEN").is_some() {
-            std::fs::write(&path, &first).unwrap();
+            // At once: other tests read it meanwhile.
+            let whole = path.with_extension("new");
+            std::fs::write(&whole, &first).unwrap();
+            std::fs::rename(&whole, &path).unwrap();
         }
         let golden = std::fs::read_to_string(&path).unwrap();
         assert!(golden == first, "the schema is not {}; QUEEN_WRITE_GOLDEN=1 writes it", path.display());
