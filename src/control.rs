@@ -286,8 +286,9 @@ impl Control {
             for switch in [Switch::Push, Switch::Pop] {
                 let Some((enabled, turn)) = switches.unstored(switch) else { continue };
                 let Some(ways) = self.ways.borrow().clone() else { continue };
-                if self.call(&ways.short, &maintenance::store(switch, enabled)).await.is_ok() {
-                    switches.stored(switch, turn);
+                match self.call(&ways.short, &maintenance::store(switch, enabled)).await {
+                    Ok(_) => switches.stored(switch, turn),
+                    Err(error) => store::log_error(&error),
                 }
             }
             rt::sleep(PULSE).await;

@@ -42,6 +42,8 @@ const RESTART_MAX: Duration = Duration::from_secs(10);
 const RAN_WELL: Duration = Duration::from_secs(60);
 /// A clean stop writes what is dirty: at most shared_buffers. Past this it is cut off; the next start recovers.
 const STOP_MAX: Duration = Duration::from_secs(60);
+/// A stop that takes longer says what it waits for, so often.
+const STOP_TOLD: Duration = Duration::from_secs(5);
 /// Between looks at a child that is about to change, and at one that runs.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 const LOOK_RUNNING: Duration = Duration::from_millis(250);
@@ -259,7 +261,7 @@ impl Embedded {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Running { mut child, .. } => {
                 signal(child.id() as i32, libc::SIGINT);
-                clean = match wait_within(&mut child, STOP_MAX) {
+                clean = match self.wait_for_stop(&mut child, begun + STOP_MAX) {
                     Some(exit) => exit.success(),
                     None => {
                         signal(child.id() as i32, libc::SIGQUIT);
@@ -275,6 +277,23 @@ impl Embedded {
             State::Idle | State::Leaving { .. } | State::Pausing { .. } => {}
         }
         Stopped { took: begun.elapsed(), clean }
+    }
+
+    /// Waits for a server that was told to stop, and says which of its processes are left when that takes long.
+    fn wait_for_stop(&self, child: &mut Child, until: Instant) -> Option<ExitStatus> {
+        loop {
+            let longest = until.saturating_duration_since(Instant::now());
+            let ended = wait_within(child, longest.min(STOP_TOLD));
+            if ended.is_some() || longest <= STOP_TOLD {
+                return ended;
+            }
+            crate::warning!(
+                "shutdown",
+                "embedded PostgreSQL has not stopped yet",
+                processes = leftovers::titles_in(&self.data),
+                log = last_words(&self.log)
+            );
+        }
     }
 
     /// Makes the cluster or runs it.

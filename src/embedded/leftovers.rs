@@ -17,6 +17,13 @@ pub fn processes_in(data: &Path) -> Vec<i32> {
         .collect()
 }
 
+/// What those processes call themselves: `postgres: checkpointer`.
+pub fn titles_in(data: &Path) -> String {
+    let title = |pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).ok();
+    let plain = |title: String| title.trim_end_matches(['\0', ' ']).replace('\0', " ");
+    processes_in(data).into_iter().filter_map(title).map(plain).collect::<Vec<_>>().join(", ")
+}
+
 /// A dead child that nobody has waited for yet holds nothing.
 fn is_zombie(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -62,11 +62,12 @@ pub async fn fetch(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
             let hold = Some(hold.keep(fetched.body.len()));
             return Response { hold, ..Response::json(200, fetched.body) };
         }
-        drop(hold);
+        // Nothing of what was looked at is held while it waits.
+        drop((hold, reply, fetched));
         let ended = rt::race(request.gone.wait(), core.shutdown());
         rt::race(ended, rt::sleep(pause.min(left))).await;
         if request.gone.is_gone() {
-            return Response::json(200, fetched.body);
+            return Response::empty(204);
         }
         pause = (pause * 2).min(LOOK_PAUSE_MAX);
     }

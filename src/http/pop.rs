@@ -4,7 +4,7 @@
 //!                nothing there: watch the owners, ask again at a wake, until the deadline
 //!
 //! Holds: an empty answer never comes before the deadline of a waiting pop, nor before it is known what other brokers
-//! had answered when the pop came; `batch` and `partitions` are never exceeded; claims that do not reach the client are
+//! had answered when the pop came, or that cannot be known within [`LATE_MAX`] of the deadline; `batch` and `partitions` are never exceeded; claims that do not reach the client are
 //! given back (by the connection, or by the drop of what holds them here). A wake is only a hint to ask. Does not decide
 //! what is deliverable, nor whether a group conflates: the engine does, by the group's record.
 
@@ -34,6 +34,7 @@ use query::Query;
 use render::Policy;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::rc::Rc;
 use std::sync::Arc;
 use taken::{ANSWER_BYTES_MAX, Taken};
@@ -286,8 +287,8 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
             return paused(asking);
         }
         let found = match call.ask().await {
-            Ok(found) => found,
-            Err(response) => return response,
+            Continue(found) => found,
+            Break(response) => return response,
         };
         let ended = if 0 < found.ready && !call.claim_any {
             call.fill(&found).await
@@ -373,16 +374,16 @@ impl<'a> Call<'a> {
         nothing(self.core, self.asking, self.policy)
     }
 
-    /// One round of asks. `Err`: the answer.
-    async fn ask(&mut self) -> Result<Found, Response> {
+    /// One round of asks. `Break`: the answer.
+    async fn ask(&mut self) -> ControlFlow<Response, Found> {
         let (core, asking) = (self.core, self.asking);
         // What other brokers answered before this pop came is known to the shards that are asked now.
         let heard = core.has_heard(self.arrived);
         let (sources, named_at) = match core.by(self.until, sources(core, asking, self.names)).await {
             Some(Ok(sources)) => sources,
-            Some(Err(StoreError::Unavailable(_))) => return Err(Response::json(500, error_body("pool"))),
-            Some(Err(_)) => return Err(Response::json(500, error_body("pop failed"))),
-            None => return Err(self.nothing()),
+            Some(Err(StoreError::Unavailable(_))) => return Break(Response::json(500, error_body("pool"))),
+            Some(Err(_)) => return Break(Response::json(500, error_body("pop failed"))),
+            None => return Break(self.nothing()),
         };
         let seen = heard && self.arrived <= named_at;
         let mut taken = Taken::nothing(core, asking, self.woken_by, self.until);
@@ -399,16 +400,16 @@ impl<'a> Call<'a> {
             if let Some(filling) = self.filling {
                 metrics.fill_wait(core.now().since(filling.since));
             }
-            return Err(taken.answer(asking, self.policy));
-        }
-        if taken.late {
-            return Err(self.nothing());
+            return Break(taken.answer(asking, self.policy));
         }
         if taken.failed {
             let why = if core.store_is_up() { "pop failed" } else { "pool" };
-            return Err(Response::json(500, error_body(why)));
+            return Break(Response::json(500, error_body(why)));
         }
-        Ok(Found { sources, heard, seen, ready: taken.ready, fill_wait_ms: taken.fill_wait_ms })
+        if taken.late {
+            return Break(self.nothing());
+        }
+        Continue(Found { sources, heard, seen, ready: taken.ready, fill_wait_ms: taken.fill_wait_ms })
     }
 
     /// Something is there, less than the batch: holds it until it fills or its time is over.

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 /// What the database said is said to others for so long.
 const AGE_MAX: Duration = Duration::from_secs(5);
-/// While a read is on its way, or where it fails, so long: twice the usual time between two scrapes and what a read may take.
-const AGE_READING_MAX: Duration = Duration::from_secs(60);
+/// While a read is on its way, or where it fails, so long: two scrapes, which usually are a minute apart at most, and what a
+/// read may take, 30 s. A read that takes longer than its scrape waits is told by the next one.
+const AGE_READING_MAX: Duration = Duration::from_secs(150);
 
 /// See the module. `A`: what is said.
 #[derive(Debug)]
@@ -111,10 +112,23 @@ mod tests {
         assert_eq!(*first.read(1), 1);
         assert_eq!(said(scraped.look(Micros(6 * SECOND - 1))), Some(1), "fresh");
         let second = reading(scraped.look(Micros(6 * SECOND)));
-        assert_eq!(said(scraped.look(Micros(60 * SECOND))), Some(1), "on its way");
-        assert_eq!(said(scraped.look(Micros(61 * SECOND))), None, "too old");
+        assert_eq!(said(scraped.look(Micros(150 * SECOND))), Some(1), "on its way");
+        assert_eq!(said(scraped.look(Micros(151 * SECOND))), None, "too old");
         second.read(2);
         assert_eq!(said(scraped.look(Micros(7 * SECOND))), Some(2));
+    }
+
+    /// A scrape a minute, each of which gives up before its read has an answer.
+    #[test]
+    fn reads_slower_than_scrapes_wait_are_told_by_the_next_scrape() {
+        let scraped = Scraped::new();
+        for minute in 1..5 {
+            let began = minute * 60 * SECOND;
+            let read = reading(scraped.look(Micros(began)));
+            let told = scraped.older(Micros(began + 2 * SECOND));
+            assert_eq!(told.as_deref().copied(), (minute > 1).then(|| minute as u32 - 1));
+            read.read(minute as u32);
+        }
     }
 
     #[test]
@@ -124,7 +138,7 @@ mod tests {
         reading(scraped.look(Micros(SECOND))).read(1);
         drop(reading(scraped.look(Micros(10 * SECOND))));
         assert_eq!(scraped.older(Micros(10 * SECOND)).as_deref(), Some(&1), "what was known stays");
-        assert_eq!(scraped.older(Micros(70 * SECOND)), None);
+        assert_eq!(scraped.older(Micros(151 * SECOND)), None);
         reading(scraped.look(Micros(10 * SECOND))).read(2);
         assert_eq!(said(scraped.look(Micros(11 * SECOND))), Some(2));
     }

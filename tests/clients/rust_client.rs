@@ -24,7 +24,7 @@ pub async fn flows(broker: &Broker, binary: bool) {
     pop_ack_nack_and_renew(&queen).await;
     two_groups_and_start_modes(&queen).await;
     start_at_a_timestamp(&queen).await;
-    a_parked_consumer_gets_a_late_message(&queen).await;
+    a_parked_consumer_gets_a_late_message(&queen, broker).await;
     buffered_push(&queen).await;
     configure_and_delete(&queen).await;
     crate::rust_admin::flows(&queen).await;
@@ -165,13 +165,18 @@ async fn start_at_a_timestamp(queen: &Queen) {
     assert_eq!(from.iter().map(|m| &m.id).collect::<Vec<_>>(), [&all[2].id, &all[3].id]);
 }
 
-async fn a_parked_consumer_gets_a_late_message(queen: &Queen) {
+async fn a_parked_consumer_gets_a_late_message(queen: &Queen, broker: &Broker) {
     let queue = unique("rs-late");
     let seen = Seen::default();
     let consuming = consumer(queen, &queue, "g", 1).poll_timeout(Duration::from_secs(10));
     let handler = keeper(&seen);
     let consuming = tokio::spawn(async move { consuming.consume(handler).await.expect("consume") });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let parked = async {
+        while broker.parked(&queue) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), parked).await.expect("it is parked");
     push_n(queen, &queue, "p", 1).await;
     let summary =
         tokio::time::timeout(Duration::from_secs(5), consuming).await.expect("woken in time").expect("joined");

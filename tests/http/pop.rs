@@ -112,7 +112,6 @@ fn discovery_needs_a_filter_and_honours_both() {
     assert_eq!(b.pop_path(&format!("/api/v1/pop?namespace={other}")).keys(), ["other"]);
 }
 
-/// Names that other pops have read a moment ago are not the last word. Source: data plane 3.4.5.
 /// Parked ones that are woken by the deletion, and one that comes at once behind it, when names that are a moment old still
 /// list the queue. Source: data plane 4.3.
 #[test]
@@ -157,6 +156,7 @@ fn a_discovery_pop_registers_its_group() {
     assert_eq!(b.pop(&q, "consumerGroup=g&subscriptionMode=all&batch=10&partitions=10").keys(), ["new"]);
 }
 
+/// Names that other pops have read a moment ago are not the last word. Source: data plane 3.4.5.
 #[test]
 fn a_discovery_pop_after_the_answer_sees_a_queue_that_is_new() {
     let b = two_shards();

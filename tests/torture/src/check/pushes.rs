@@ -126,15 +126,17 @@ fn closer_than(window: Wall, all: &[&Stored]) -> bool {
     since.windows(2).any(|pair| pair[1] - pair[0] < window)
 }
 
-/// Whatever the brokers say of what waited in a spool: all its pushes were asked for, and over, within the window. One whose
-/// answer was lost may have been read from its socket after its client left.
+/// Whatever the brokers say of what waited in a spool: all pushes that can have made it were asked for, and over, within the
+/// window. One whose answer was lost may have been read from its socket after its client left.
 fn all_asked_within(window: Wall, tries: &[&Attempt]) -> bool {
+    let made = |attempt: &&&Attempt| attempt.may_be_stored() && attempt.status() != Some("duplicate");
+    let tries = || tries.iter().filter(made);
     let over = |attempt: &&Attempt| {
         let late = if matches!(attempt.fate, Fate::Unknown) { UNREAD_MAX } else { 0 };
         attempt.op.ended.as_ref().map_or(Wall::MAX, |ended| ended.0.wall.saturating_add(late))
     };
-    let from = tries.iter().map(|attempt| attempt.op.invoked.wall).min();
-    from.zip(tries.iter().map(over).max()).is_some_and(|(from, to)| to.saturating_sub(from) < window)
+    let from = tries().map(|attempt| attempt.op.invoked.wall).min();
+    from.zip(tries().map(over).max()).is_some_and(|(from, to)| to.saturating_sub(from) < window)
 }
 
 /// How long a request may lie in the socket of a broker that is frozen or starved, after its client has left.

@@ -343,6 +343,11 @@ fn c3_does_not_judge_by_when_a_client_left() {
     twice(58 * SECOND, lost(), 59 * SECOND).breaks("C3");
     twice(58 * SECOND, told(), 61 * SECOND).breaks("C3");
     twice(61 * SECOND, told(), 61 * SECOND).clean();
+    // A push that came later and was none of them excuses nothing.
+    let mut later = twice(58 * SECOND, told(), 61 * SECOND);
+    later.rest(62 * SECOND);
+    later.told("k0", "duplicate", 0, Some(0));
+    later.breaks("C3");
 }
 
 #[test]
