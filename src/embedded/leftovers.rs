@@ -17,11 +17,11 @@ pub fn processes_in(data: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// What those processes call themselves: `postgres: checkpointer`.
+/// What the children of a server call themselves: `postgres: queen: checkpointer performing shutdown checkpoint`.
 pub fn titles_in(data: &Path) -> String {
     let title = |pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).ok();
-    let plain = |title: String| title.trim_end_matches(['\0', ' ']).replace('\0', " ");
-    processes_in(data).into_iter().filter_map(title).map(plain).collect::<Vec<_>>().join(", ")
+    let titles = processes_in(data).into_iter().filter_map(title).filter(|title| title.starts_with("postgres: "));
+    titles.map(|title| title.trim_end_matches(['\0', ' ']).to_owned()).collect::<Vec<_>>().join(", ")
 }
 
 /// A dead child that nobody has waited for yet holds nothing.
