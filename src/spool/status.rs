@@ -159,10 +159,23 @@ impl Status {
         }
     }
 
-    pub fn unreadable(&self, again: bool, name: &str, error: &io::Error) {
-        if again {
-            return;
+    /// A read of a file failed, for the `attempt`th time of those that are allowed. Source: operations 4.5.
+    pub fn read_failed(&self, name: &str, error: &io::Error, attempt: u32, max_attempts: u32) {
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::warning!(
+                "spool",
+                "drain failed (permanent)",
+                file = name,
+                error = error,
+                attempt = attempt,
+                max_attempts = max_attempts,
+                suppressed = suppressed
+            );
         }
+    }
+
+    pub fn unreadable(&self, name: &str, error: &io::Error) {
         self.damages.fetch_add(1, Relaxed);
         tell(&"a spool file cannot be read or moved", name, error);
     }
