@@ -128,7 +128,8 @@ impl Early {
 fn refuse(spool: &Spool, setup: &Setup, early: &mut Early) -> bool {
     let began = Instant::now();
     // Nothing is known to be on disk: shards need not wait for what is found there.
-    (0..setup.shards).for_each(|shard| tell(&setup.hub, shard, ToShard::SpoolFound(Vec::new())));
+    let nothing = || ToShard::SpoolFound { lanes: Vec::new(), counted: false };
+    (0..setup.shards).for_each(|shard| tell(&setup.hub, shard, nothing()));
     while began.elapsed() < DIR_PAUSE {
         while let Some(mail) = spool.take() {
             match mail {
@@ -273,9 +274,8 @@ impl<D: Disk> Server<'_, D> {
             by_shard[lane.owner(self.setup.shards)].push((hash, records));
         }
         for (shard, lanes) in by_shard.into_iter().enumerate() {
-            tell(&self.setup.hub, shard, ToShard::SpoolFound(lanes));
+            tell(&self.setup.hub, shard, ToShard::SpoolFound { lanes, counted: true });
         }
-        self.spool.status().recovering(false);
         let numbers = self.spool.status().numbers();
         if numbers.pending > 0 {
             crate::info!("spool", "found undrained events", pending = numbers.pending, files = numbers.files);
