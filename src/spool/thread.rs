@@ -7,6 +7,7 @@ use super::files::{Files, FoundLanes, Limits, Outside, Surveyed};
 use super::lock::{Lock, LockError};
 use super::{Spool, ToSpool};
 use crate::mail::{Hub, Mail, ToShard, now};
+use crate::mint::unix_millis;
 use glommio::{LocalExecutorBuilder, Placement};
 use queen_shards::command::{DrainVerdict, Drained, SpoolId, SpoolRecord};
 use queen_shards::frames::Frames;
@@ -20,7 +21,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, Wake};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Read between two looks at the mail.
 const READ_BYTES_MAX: usize = 4 << 20;
@@ -347,7 +348,7 @@ struct World;
 
 impl Outside for World {
     fn unix_ms(&self) -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+        unix_millis()
     }
 
     fn random(&self) -> u128 {
