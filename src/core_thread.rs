@@ -591,11 +591,14 @@ impl Core {
             ToShard::Drain(records) => self.enter(Event::Drain { records }),
             ToShard::RefusedAgain(records) => self.enter(Event::RefusedAgain { records }),
             ToShard::RefusedGone(records) => self.enter(Event::RefusedGone { records }),
-            ToShard::SpoolFound(lanes) => {
+            ToShard::SpoolFound { lanes, counted } => {
+                self.enter(Event::SpoolFound { lanes });
                 if !self.spool_found.replace(true) {
                     self.shared.readiness.spool_found();
                 }
-                self.enter(Event::SpoolFound { lanes });
+                if counted && self.shared.readiness.spool_counted(self.shards()) {
+                    self.shared.spool.status().recovering(false);
+                }
             }
             ToShard::SpoolRead { all, but } => self.enter(Event::SpoolRead { all, but }),
         }

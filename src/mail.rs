@@ -97,8 +97,15 @@ pub enum ToShard {
     Drain(Vec<Drained>),
     RefusedAgain(Vec<SpoolId>),
     RefusedGone(Vec<SpoolId>),
-    SpoolFound(Vec<(u64, u32)>),
-    SpoolRead { all: bool, but: Vec<u64> },
+    /// `counted`: by files that were read; else there is no directory yet, and nothing is known to be in it.
+    SpoolFound {
+        lanes: Vec<(u64, u32)>,
+        counted: bool,
+    },
+    SpoolRead {
+        all: bool,
+        but: Vec<u64>,
+    },
 }
 
 /// Messages in one mailbox: as many as a shard can be asked by all connections of another shard at once, twice.

@@ -169,7 +169,12 @@ impl Handed {
         self.later += 1;
     }
 
-    /// A record that was put off and whose turn it is, with its lane. It is handed over next, or is lost.
+    /// Whether records are put off.
+    pub fn has_later(&self) -> bool {
+        0 < self.later
+    }
+
+    /// A record that was put off and whose turn it is, with its lane. It is handed over next, put back, or lost.
     pub fn next_later(&mut self) -> Option<(SpoolId, u64)> {
         if self.later == 0 {
             return None;
@@ -178,6 +183,13 @@ impl Handed {
         let (id, lane) = next.into_iter().find_map(|(lane, held)| Some((held.later.pop_front()?, *lane)))?;
         self.later -= 1;
         Some((id, lane))
+    }
+
+    /// One that [`Handed::next_later`] named cannot be read now: it is the next one of its lane still.
+    pub fn put_back(&mut self, id: SpoolId, lane: u64) {
+        let Some(held) = self.held.get_mut(&lane) else { return };
+        held.later.push_front(id);
+        self.later += 1;
     }
 
     /// One that [`Handed::next_later`] named cannot be read any more.

@@ -4,6 +4,7 @@
 
 use super::disk::{Disk, Entry, Plain};
 use super::format::BLOCK;
+use glommio::GlommioError;
 use glommio::io::{DmaFile, OpenOptions};
 use std::io;
 use std::path::Path;
@@ -67,7 +68,7 @@ impl Disk for Direct {
         let mut options = OpenOptions::new();
         // Without O_NONBLOCK, which a ring takes for "answer at once or not at all".
         options.read(true).custom_flags(libc::O_NOFOLLOW);
-        Ok(options.dma_open(self.names.path(name)).await?)
+        options.dma_open(self.names.path(name)).await.map_err(numbered)
     }
 
     async fn write(&self, file: &DmaFile, at: u64, blocks: Vec<u8>) -> io::Result<()> {
@@ -88,7 +89,7 @@ impl Disk for Direct {
         let mut bytes = Vec::with_capacity(len);
         while bytes.len() < len {
             let wanted = (len - bytes.len()).min(PIECE);
-            let piece = file.read_at(at + bytes.len() as u64, wanted).await?;
+            let piece = file.read_at(at + bytes.len() as u64, wanted).await.map_err(numbered)?;
             bytes.extend_from_slice(&piece);
             if piece.len() < wanted {
                 break;
@@ -119,5 +120,13 @@ impl Disk for Direct {
 
     async fn sync_names(&self) -> io::Result<()> {
         self.names.sync_names().await
+    }
+}
+
+/// With the number of the system, which glommio leaves out: it says whether it is the machine that is short of something.
+fn numbered(error: GlommioError<()>) -> io::Error {
+    match error {
+        GlommioError::EnhancedIoError { source, .. } => source,
+        error => error.into(),
     }
 }

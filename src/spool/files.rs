@@ -6,6 +6,7 @@
 //! deleted. Does not know shards. Source: operations 4.2 to 4.6; reliability 6, F5 to F8.
 
 mod decide;
+mod failures;
 mod later;
 mod read;
 mod write;
@@ -14,6 +15,7 @@ use super::active::Active;
 use super::disk::{Disk, FAILED_DIR};
 use super::format::{DATA_START, Header, Scanner};
 use super::status::Status;
+use failures::Failures;
 use queen_shards::command::SpoolRecord;
 use queen_shards::handed::{Handed, Window};
 use queen_shards::ids::{MessageId, Stamp};
@@ -56,8 +58,11 @@ pub struct Files<D: Disk, O: Outside> {
     surveying: bool,
     /// What is with the shards, and what PostgreSQL refused of it.
     handed: Handed,
-    /// The piece of a file that was read last for records that were put off.
+    /// What was read last of a file for records that were put off.
     piece: Option<later::Piece>,
+    /// Of reading on, and of reading what was put off: two, as one may go on where the other one cannot.
+    failures: Failures,
+    failures_later: Failures,
 }
 
 struct Stored<F> {
@@ -73,9 +78,11 @@ struct Stored<F> {
     out: HashMap<u64, u64>,
     /// Some of it is not readable, or was refused and could not be set aside by itself: it is kept.
     keep: bool,
+    /// It could not be read to its end.
+    given_up: bool,
     /// Closed: it has all the records it will have.
     closed: bool,
-    /// Written by this process to here; nothing behind counts.
+    /// Written by this process, or readable, to here; nothing behind counts.
     written: Option<u64>,
     /// Was closed by its writer, so its footer must be there.
     footer_due: bool,
@@ -86,6 +93,16 @@ enum Reader<F> {
     Ours { file: F, scanner: Scanner, footer: bool },
     Legacy { records: VecDeque<(u64, SpoolRecord)> },
     Done,
+}
+
+/// What came of counting one more file of an earlier process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surveyed {
+    One,
+    /// It cannot be read now: the next round tries again.
+    NotNow,
+    /// All files had been counted.
+    All,
 }
 
 /// What was on disk at the start: records by hash of their lane's names.
@@ -112,6 +129,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
             surveying: false,
             handed: Handed::new(HANDED_MAX),
             piece: None,
+            failures: Failures::default(),
+            failures_later: Failures::default(),
         };
         let mut found: Vec<((u64, u64), Stored<D::File>)> = Vec::new();
         let mut entries = files.disk.list(false).await?;
@@ -140,6 +159,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 reader: Reader::New,
                 out: HashMap::new(),
                 keep: false,
+                given_up: false,
                 closed: true,
                 written: None,
                 footer_due: !active,
@@ -165,32 +185,37 @@ impl<D: Disk, O: Outside> Files<D, O> {
         Header::decode(&head.ok()?).map(|header| (header.created_ms, header.number))
     }
 
-    /// Reads one more file of an earlier process and counts its records; false when there is none. The files are read
-    /// again to be drained.
-    pub async fn survey(&mut self, lanes: &mut FoundLanes) -> bool {
+    /// Reads one more file of an earlier process and counts its records. The files are read again to be drained.
+    pub async fn survey(&mut self, lanes: &mut FoundLanes) -> Surveyed {
         let Some(at) = self.files.iter().position(|stored| stored.number > self.surveyed && stored.written.is_none())
         else {
-            return false;
+            return Surveyed::All;
         };
-        self.surveyed = self.files[at].number;
+        if self.failures.waits() {
+            return Surveyed::NotNow;
+        }
         self.surveying = true;
-        let (mut messages, mut oldest) = (0, None);
         while let Some((_, record)) = self.next_record(at).await {
-            messages += record.draft.count as u64;
-            oldest = oldest.into_iter().chain([record.accepted_at]).min();
-            let lane = &record.draft.lane;
+            let (stored, lane) = (&mut self.files[at], &record.draft.lane);
+            stored.messages += record.draft.count as u64;
+            stored.oldest = stored.oldest.into_iter().chain([record.accepted_at]).min();
             lanes.entry(lane.hash()).or_insert_with(|| (lane.clone(), 0)).1 += 1;
         }
         self.surveying = false;
+        if self.failures.waits() {
+            // It goes on where it stands.
+            return Surveyed::NotNow;
+        }
+        self.finish_reading(at).await;
         let stored = &mut self.files[at];
-        (stored.messages, stored.oldest) = (messages, oldest);
+        self.surveyed = stored.number;
         // Damage is told by the reading that drains.
-        stored.keep = false;
-        if let Reader::Ours { file, .. } = std::mem::replace(&mut stored.reader, Reader::New) {
-            self.disk.close(file).await;
+        stored.keep = stored.given_up;
+        if !stored.given_up || stored.written.is_some() {
+            stored.reader = Reader::New;
         }
         self.publish();
-        true
+        Surveyed::One
     }
 
     /// Files whose records are all decided go.
@@ -217,7 +242,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
             if stored.keep {
                 self.set_aside(&stored.name).await;
             } else if let Err(error) = self.disk.remove(&stored.name).await {
-                self.status.unreadable(false, &stored.name, &error);
+                self.status.unreadable(&stored.name, &error);
             }
         }
         self.publish();
@@ -231,7 +256,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 let _ = self.disk.sync_names().await;
                 self.status.quarantined(&to);
             }
-            Err(error) => self.status.unreadable(false, name, &error),
+            Err(error) => self.status.unreadable(name, &error),
         }
     }
 

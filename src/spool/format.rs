@@ -189,11 +189,6 @@ impl Scanner {
         Scanner { key: header.key, buffer: Vec::new(), at: 0, base: DATA_START, next: 0, whole: false }
     }
 
-    /// Begins at a record that is known to begin at `place`.
-    pub fn at(header: &Header, place: u64) -> Scanner {
-        Scanner { key: header.key, buffer: Vec::new(), at: 0, base: place, next: 0, whole: false }
-    }
-
     /// Where the next record begins.
     pub fn position(&self) -> u64 {
         self.base + self.at as u64
@@ -274,27 +269,47 @@ impl Scanner {
     }
 
     fn record_at(&self, at: usize) -> Tried {
-        let rest = &self.buffer[at.min(self.buffer.len())..];
-        let more = if self.whole { Tried::No } else { Tried::More };
-        let Some(head) = rest.get(..HEAD) else {
-            // An empty rest at the end of the file is the end, not a record.
-            return if rest.is_empty() || RECORD_MAGIC.starts_with(&rest[..rest.len().min(4)]) {
-                more
-            } else {
-                Tried::No
-            };
-        };
-        if head[..4] != RECORD_MAGIC {
-            return Tried::No;
+        let at = at.min(self.buffer.len());
+        match tried(&self.key, &self.buffer[at..], self.whole) {
+            Tried::Whole { number, body, end } => {
+                Tried::Whole { number, body: at + body.start..at + body.end, end: at + end }
+            }
+            tried => tried,
         }
-        let len = u32::from_le_bytes(head[4..8].try_into().expect("4 bytes")) as usize;
-        let Some(body) = rest.get(HEAD..HEAD + len) else { return more };
-        let number = u64_at(head, 8);
-        if u64_at(head, 16) != sum(&self.key, number, body) {
-            return Tried::No;
-        }
-        Tried::Whole { number, body: at + HEAD..at + HEAD + len, end: at + HEAD + len }
     }
+}
+
+/// What begins where a record is known to begin: it, its damage, or [`Found::More`] when it is longer than these bytes of its
+/// file.
+pub fn record_of(header: &Header, bytes: &[u8]) -> Found {
+    match tried(&header.key, bytes, false) {
+        Tried::Whole { body, end, .. } => decode(&bytes[body]).unwrap_or(Found::Damage { bytes: end as u64 }),
+        Tried::More => Found::More,
+        Tried::No => Found::Damage { bytes: 0 },
+    }
+}
+
+/// A record that begins with these bytes. `whole`: there are no more.
+fn tried(key: &[u8; 16], bytes: &[u8], whole: bool) -> Tried {
+    let more = if whole { Tried::No } else { Tried::More };
+    let Some(head) = bytes.get(..HEAD) else {
+        // An empty rest at the end of the file is the end, not a record.
+        return if bytes.is_empty() || RECORD_MAGIC.starts_with(&bytes[..bytes.len().min(4)]) {
+            more
+        } else {
+            Tried::No
+        };
+    };
+    if head[..4] != RECORD_MAGIC {
+        return Tried::No;
+    }
+    let len = u32::from_le_bytes(head[4..8].try_into().expect("4 bytes")) as usize;
+    let Some(body) = bytes.get(HEAD..HEAD + len) else { return more };
+    let number = u64_at(head, 8);
+    if u64_at(head, 16) != sum(key, number, body) {
+        return Tried::No;
+    }
+    Tried::Whole { number, body: HEAD..HEAD + len, end: HEAD + len }
 }
 
 enum Tried {

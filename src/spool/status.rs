@@ -3,7 +3,10 @@
 use crate::telemetry::log::Gate;
 use std::fmt::Display;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// Shared by all threads; every number by itself.
 #[derive(Debug, Default)]
@@ -46,7 +49,7 @@ pub struct Numbers {
     pub damages: u64,
     pub refused: u64,
     pub wall_clock: u64,
-    /// What an earlier process left is being counted.
+    /// What an earlier process left is being counted, or not all shards have heard of it.
     pub recovering: bool,
 }
 
@@ -66,7 +69,7 @@ impl Status {
             damages: self.damages.load(Relaxed),
             refused: self.refused.load(Relaxed),
             wall_clock: self.wall_clock.load(Relaxed),
-            recovering: self.recovering.load(Relaxed),
+            recovering: self.recovering.load(Acquire),
         }
     }
 
@@ -76,8 +79,9 @@ impl Status {
         self.bytes.store(bytes, Relaxed);
     }
 
+    /// Ends with the last shard that heard what was found: who sees the end sees that all have. Source: operations 4.6.
     pub fn recovering(&self, on: bool) {
-        self.recovering.store(on, Relaxed);
+        self.recovering.store(on, Release);
     }
 
     pub fn failed(&self, messages: u64) {
@@ -159,10 +163,23 @@ impl Status {
         }
     }
 
-    pub fn unreadable(&self, again: bool, name: &str, error: &io::Error) {
-        if again {
-            return;
+    /// A read of a file failed, for the `attempt`th time of those that are allowed. Source: operations 4.5.
+    pub fn read_failed(&self, name: &str, error: &io::Error, attempt: u32, max_attempts: u32) {
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::warning!(
+                "spool",
+                "drain failed (permanent)",
+                file = name,
+                error = error,
+                attempt = attempt,
+                max_attempts = max_attempts,
+                suppressed = suppressed
+            );
         }
+    }
+
+    pub fn unreadable(&self, name: &str, error: &io::Error) {
         self.damages.fetch_add(1, Relaxed);
         tell(&"a spool file cannot be read or moved", name, error);
     }

@@ -5,8 +5,9 @@ mod damage;
 mod handed;
 mod real;
 mod sim;
+mod unreadable;
 
-use super::files::{Files, FoundLanes, Limits, Outside};
+use super::files::{Files, FoundLanes, Limits, Outside, Surveyed};
 use super::status::Status;
 use super::thread::block_on;
 use queen_shards::command::{Draft, DrainVerdict, Drained, SpoolRecord};
@@ -147,7 +148,7 @@ pub fn read_all<D: super::disk::Disk>(files: &mut Files<D, Still>) -> Vec<Draine
 
 pub fn survey<D: super::disk::Disk>(files: &mut Files<D, Still>) -> FoundLanes {
     let mut lanes = FoundLanes::new();
-    while block_on(files.survey(&mut lanes)) {}
+    while block_on(files.survey(&mut lanes)) == Surveyed::One {}
     lanes
 }
 

@@ -3,10 +3,11 @@
 use super::clock::Keeper;
 use super::direct::Direct;
 use super::disk::{self, Disk, Plain};
-use super::files::{Files, FoundLanes, Limits, Outside};
+use super::files::{Files, FoundLanes, Limits, Outside, Surveyed};
 use super::lock::{Lock, LockError};
 use super::{Spool, ToSpool};
 use crate::mail::{Hub, Mail, ToShard, now};
+use crate::mint::unix_millis;
 use glommio::{LocalExecutorBuilder, Placement};
 use queen_shards::command::{DrainVerdict, Drained, SpoolId, SpoolRecord};
 use queen_shards::frames::Frames;
@@ -20,12 +21,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, Wake};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Read between two looks at the mail.
 const READ_BYTES_MAX: usize = 4 << 20;
-/// Between two tries of records that were refused, which wait at the shards: what was mended meanwhile costs nothing.
-const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+/// Between two tries of records that were refused, which wait at the shards, and of files that could not be read: what was
+/// mended meanwhile costs nothing.
+const ROUND_PAUSE: Duration = Duration::from_secs(1);
 /// Memory of the ring's buffers; it counts against memlock, of which glommio wants half a megabyte.
 const RING_MEMORY: usize = 1 << 20;
 const RING_DEPTH: usize = 64;
@@ -127,7 +129,8 @@ impl Early {
 fn refuse(spool: &Spool, setup: &Setup, early: &mut Early) -> bool {
     let began = Instant::now();
     // Nothing is known to be on disk: shards need not wait for what is found there.
-    (0..setup.shards).for_each(|shard| tell(&setup.hub, shard, ToShard::SpoolFound(Vec::new())));
+    let nothing = || ToShard::SpoolFound { lanes: Vec::new(), counted: false };
+    (0..setup.shards).for_each(|shard| tell(&setup.hub, shard, nothing()));
     while began.elapsed() < DIR_PAUSE {
         while let Some(mail) = spool.take() {
             match mail {
@@ -178,7 +181,8 @@ struct Server<'a, D: Disk> {
     surveying: Option<FoundLanes>,
     /// Whether the shards were told that all is read, and which lanes but for.
     told_read: (bool, Vec<u64>),
-    /// When a round of tries of refused records began. The pulse of the store wakes the thread for the next one.
+    /// When a round of tries of what was refused or could not be read began. The pulse of the store wakes the thread for the
+    /// next one.
     round_began: Instant,
 }
 
@@ -231,6 +235,10 @@ impl<D: Disk> Server<'_, D> {
             let _ = done.send(());
             return false;
         }
+        if ROUND_PAUSE <= self.round_began.elapsed() {
+            self.round_began = Instant::now();
+            self.files.next_round();
+        }
         worked |= self.survey().await;
         worked |= self.drain().await;
         self.tell_read(worked);
@@ -257,17 +265,18 @@ impl<D: Disk> Server<'_, D> {
     /// Counts what one more file of an earlier process holds.
     async fn survey(&mut self) -> bool {
         let Some(found) = &mut self.surveying else { return false };
-        if self.files.survey(found).await {
-            return true;
+        match self.files.survey(found).await {
+            Surveyed::One => return true,
+            Surveyed::NotNow => return false,
+            Surveyed::All => {}
         }
         let mut by_shard: Vec<Vec<(u64, u32)>> = vec![Vec::new(); self.setup.shards];
         for (hash, (lane, records)) in self.surveying.take().unwrap_or_default() {
             by_shard[lane.owner(self.setup.shards)].push((hash, records));
         }
         for (shard, lanes) in by_shard.into_iter().enumerate() {
-            tell(&self.setup.hub, shard, ToShard::SpoolFound(lanes));
+            tell(&self.setup.hub, shard, ToShard::SpoolFound { lanes, counted: true });
         }
-        self.spool.status().recovering(false);
         let numbers = self.spool.status().numbers();
         if numbers.pending > 0 {
             crate::info!("spool", "found undrained events", pending = numbers.pending, files = numbers.files);
@@ -279,10 +288,6 @@ impl<D: Disk> Server<'_, D> {
     async fn drain(&mut self) -> bool {
         if self.surveying.is_some() || !self.early.drains() {
             return false;
-        }
-        if REFUSED_PAUSE <= self.round_began.elapsed() {
-            self.round_began = Instant::now();
-            self.files.next_round();
         }
         let again = self.files.try_again();
         self.tell_all(again, ToShard::RefusedAgain);
@@ -343,7 +348,7 @@ struct World;
 
 impl Outside for World {
     fn unix_ms(&self) -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+        unix_millis()
     }
 
     fn random(&self) -> u128 {

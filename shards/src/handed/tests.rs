@@ -137,6 +137,8 @@ fn some_are_tried_in_a_round_oldest_first_and_one_of_each_lane() {
 #[derive(Debug, Clone)]
 enum Step {
     Read(usize),
+    /// What was put off cannot be read now.
+    FailToRead,
     Store(usize),
     Refuse(usize),
     Round,
@@ -145,6 +147,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1usize..9).prop_map(Step::Read),
+        1 => Just(Step::FailToRead),
         3 => any::<usize>().prop_map(Step::Store),
         2 => any::<usize>().prop_map(Step::Refuse),
         1 => Just(Step::Round),
@@ -179,6 +182,13 @@ proptest! {
                         handed.hand_over(id, lane, 1);
                         shards.entry(lane).or_default().push_back(id.at);
                     }
+                }
+                Step::FailToRead => {
+                    let Some((id, lane)) = handed.next_later() else { continue };
+                    handed.put_back(id, lane);
+                    prop_assert!(handed.has_later() && handed.waits(lane), "nothing of its lane comes before it");
+                    prop_assert_eq!(handed.next_later(), Some((id, lane)));
+                    handed.put_back(id, lane);
                 }
                 Step::Store(n) | Step::Refuse(n) => {
                     let free: Vec<u64> = shards

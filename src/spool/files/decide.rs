@@ -46,9 +46,12 @@ impl<D: Disk, O: Outside> Files<D, O> {
         }
     }
 
-    /// A new round of tries begins; see [`Handed::next_round`](queen_shards::handed::Handed::next_round).
+    /// A new round of tries begins, of records that were refused and of reads that failed; see
+    /// [`Handed::next_round`](queen_shards::handed::Handed::next_round).
     pub fn next_round(&mut self) {
         self.handed.next_round();
+        self.failures.next_round();
+        self.failures_later.next_round();
     }
 
     /// Refused records that are to be tried again now; a shard has each of them, at its place in its partition.
@@ -63,7 +66,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
 
     /// Writes a refused record to a file of its own under `failed/`.
     async fn set_record_aside(&mut self, at: usize, place: u64) -> bool {
-        let Some(record) = self.read_again(at, place).await else { return false };
+        let Ok(Some(record)) = self.read_again(at, place).await else { return false };
         let stored = &self.files[at];
         let stem = stored.name.rsplit_once('.').map_or(&*stored.name, |(stem, _)| stem);
         let name = format!("{FAILED_DIR}/{stem}-{place}.buf");

@@ -1,95 +1,136 @@
 //! Records that were put off, because an older one of their lane was refused: they are read again when it is their turn.
 //!
-//! Those of a lane mostly lie close to each other, so the piece of a file that was read for one is kept for the next.
+//! Those of a lane mostly lie close to each other, so what was read for one is kept for the next, as long as there are any.
+//!
+//! Holds: a record is lost only when its bytes were read and it is not in them, or when they could not be read too often.
 
+use super::failures::READ_FAILURES_MAX;
 use super::read::READ_BYTES;
 use super::{Files, Outside, weight};
 use crate::spool::disk::Disk;
-use crate::spool::format::{BLOCK, DATA_START, Found, Header, Scanner};
+use crate::spool::format::{BLOCK, DATA_START, Found, Header, record_of};
 use queen_shards::command::{Drained, SpoolId, SpoolRecord};
 use queen_shards::handed::Window;
+use std::collections::HashMap;
+use std::io;
 
-/// Part of a file of ours, from a block on.
+/// Records in one go that are not in what was read last: each costs a read of a MiB or a whole file, and may be lost. The
+/// thread looks at its mail in between.
+const READS_MAX: usize = 16;
+
+/// What was read last of a file.
 pub(super) struct Piece {
     file: u64,
-    header: Header,
-    from: u64,
-    bytes: Vec<u8>,
+    part: Part,
+}
+
+enum Part {
+    /// Of a file of ours, from a block on.
+    Ours { header: Header, from: u64, bytes: Vec<u8> },
+    /// All of a file of the original, which is read as a whole anyway, by their places.
+    Legacy(HashMap<u64, SpoolRecord>),
 }
 
 impl Piece {
-    /// The record at a place, if all of it is here.
-    fn record(&self, id: SpoolId) -> Option<SpoolRecord> {
-        let skip = id.at.checked_sub(self.from).filter(|_| self.file == id.file)?;
-        let mut scanner = Scanner::at(&self.header, id.at);
-        scanner.feed(self.bytes.get(skip as usize..).filter(|bytes| !bytes.is_empty())?);
-        loop {
-            match scanner.find() {
-                Found::Record(record) => return Some(*record),
-                // Records before it are not read here.
-                Found::Damage { bytes: 0 } => {}
-                _ => return None,
+    /// The record at a place, if all of it is here. Comes once.
+    fn take(&mut self, id: SpoolId) -> Option<SpoolRecord> {
+        if self.file != id.file {
+            return None;
+        }
+        match &mut self.part {
+            Part::Legacy(records) => records.remove(&id.at),
+            Part::Ours { header, from, bytes } => {
+                let skip = id.at.checked_sub(*from)? as usize;
+                match record_of(header, bytes.get(skip..)?) {
+                    Found::Record(record) => Some(*record),
+                    _ => None,
+                }
             }
         }
     }
 }
 
 impl<D: Disk, O: Outside> Files<D, O> {
-    /// Reads records that were put off and whose turn it is, and hands them over. How many are lost.
+    /// Reads records that were put off and whose turn it is, and hands them over. How many reads that took.
     pub(super) async fn read_later(&mut self, room: Window, drained: &mut Vec<Drained>, size: &mut usize) -> usize {
-        let mut lost = 0;
+        let mut reads = 0;
         while drained.len() < room.records
             && *size < room.bytes
+            && reads < READS_MAX
+            && !self.failures_later.waits()
             && let Some((id, lane)) = self.handed.next_later()
         {
-            let at = self.files.iter().position(|stored| stored.number == id.file);
-            let record = match at {
-                Some(at) => self.read_put_off(at, id).await,
-                None => None,
-            };
-            if let Some(record) = record {
-                *size += weight(&record);
-                self.handed.hand_over(id, lane, weight(&record));
-                drained.push(Drained { id, record });
+            let mut found = self.piece.as_mut().and_then(|piece| piece.take(id));
+            if found.is_none() {
+                reads += 1;
+                match self.read_put_off(id).await {
+                    Ok(record) => found = record,
+                    Err(()) => {
+                        self.handed.put_back(id, lane);
+                        break;
+                    }
+                }
+            }
+            let Some(record) = found else {
+                self.handed.lose(lane);
                 continue;
-            }
-            lost += 1;
-            self.handed.lose(lane);
-            if let Some(at) = at {
-                self.files[at].keep = true;
-                self.status.damaged(false, &self.files[at].name, id.at, 0);
-                self.settle(at, id.at);
-            }
+            };
+            *size += weight(&record);
+            self.handed.hand_over(id, lane, weight(&record));
+            drained.push(Drained { id, record });
         }
-        if drained.is_empty() {
+        if !self.handed.has_later() {
             self.piece = None;
         }
-        lost
+        reads
     }
 
-    async fn read_put_off(&mut self, at: usize, id: SpoolId) -> Option<SpoolRecord> {
-        if let Some(record) = self.piece.as_ref().and_then(|piece| piece.record(id)) {
-            return Some(record);
+    /// A record that is not in what was read last; `None`: it is lost, and its file is kept. Fails when it cannot be read now.
+    async fn read_put_off(&mut self, id: SpoolId) -> Result<Option<SpoolRecord>, ()> {
+        let Some(at) = self.files.iter().position(|stored| stored.number == id.file) else { return Ok(None) };
+        let read = self.read_piece(at, id).await;
+        let name = &self.files[at].name;
+        match read {
+            Ok((piece, record)) => {
+                self.failures_later.end();
+                self.piece = piece;
+                if record.is_some() {
+                    return Ok(record);
+                }
+                self.status.damaged(false, name, id.at, 0);
+            }
+            Err(error) if !self.failures_later.count(&error) => {
+                self.status.read_failed(name, &error, self.failures_later.in_a_row(), READ_FAILURES_MAX);
+                return Err(());
+            }
+            Err(error) => self.status.unreadable(name, &error),
         }
-        self.piece = self.read_piece(at, id).await;
-        let here = self.piece.as_ref().and_then(|piece| piece.record(id));
-        match here {
-            Some(record) => Some(record),
-            // Longer than a piece, or of another format.
-            None => self.read_again(at, id.at).await,
-        }
+        self.files[at].keep = true;
+        self.settle(at, id.at);
+        Ok(None)
     }
 
-    async fn read_piece(&self, at: usize, id: SpoolId) -> Option<Piece> {
-        let file = self.disk.open(&self.files[at].name).await.ok()?;
+    /// Reads the piece that a record begins, and the record in it.
+    async fn read_piece(&self, at: usize, id: SpoolId) -> io::Result<(Option<Piece>, Option<SpoolRecord>)> {
+        let name = &self.files[at].name;
+        let file = self.disk.open(name).await?;
         let read = async {
-            let header = Header::decode(&self.disk.read(&file, 0, DATA_START as usize).await.ok()?)?;
+            let head = self.disk.read(&file, 0, DATA_START as usize).await?;
+            let Some(header) = Header::decode(&head) else {
+                let Some((records, _)) = self.read_legacy(&file, name).await? else { return Ok((None, None)) };
+                let mut piece = Piece { file: id.file, part: Part::Legacy(records.into_iter().collect()) };
+                let record = piece.take(id);
+                return Ok((Some(piece), record));
+            };
+            let (bytes, record) = self.read_place(&file, &header, id.at).await?;
             let from = id.at - id.at % BLOCK as u64;
-            let bytes = self.disk.read(&file, from, READ_BYTES).await.ok()?;
-            Some(Piece { file: id.file, header, from, bytes: bytes.to_vec() })
+            // What is longer was read for one large record, and holds little beside it.
+            let piece = (bytes.len() <= READ_BYTES)
+                .then_some(Piece { file: id.file, part: Part::Ours { header, from, bytes } });
+            Ok((piece, record))
         };
-        let piece = read.await;
+        let read = read.await;
         self.disk.close(file).await;
-        piece
+        read
     }
 }

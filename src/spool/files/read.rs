@@ -1,9 +1,10 @@
 //! Reading: records come out in the order in which they went in; damage is passed over, told, and its file kept.
 //! Source: operations 4.4, 4.6; reliability 6, F7 and F8.
 
+use super::failures::READ_FAILURES_MAX;
 use super::{DATA_START, Files, Outside, Reader, parse_name, weight};
 use crate::spool::disk::Disk;
-use crate::spool::format::{BLOCK, FOOTER, Found, Header, Scanner};
+use crate::spool::format::{BLOCK, FOOTER, Found, Header, Scanner, record_of};
 use crate::spool::legacy;
 use queen_shards::command::{Drained, SpoolId, SpoolRecord};
 use queen_shards::handed::Window;
@@ -11,7 +12,7 @@ use queen_shards::ids::Stamp;
 use queen_shards::planted::{Bug, is};
 use std::io;
 
-/// Records that are put off or lost in one go: the thread looks at its mail in between.
+/// Records that are put off in one go: the thread looks at its mail in between.
 const PASSED_MAX: usize = 1024;
 /// Read at a time.
 pub(super) const READ_BYTES: usize = 1 << 20;
@@ -42,6 +43,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
             && size < room.bytes
             && passed < PASSED_MAX
             && !self.handed.is_full()
+            && !self.failures.waits()
         {
             let at = if is(Bug::DrainNewestFirst) { self.files.len() - 1 - next } else { next };
             if matches!(self.files[at].reader, Reader::Done) {
@@ -128,12 +130,9 @@ impl<D: Disk, O: Outside> Files<D, O> {
         }
         let from = wants - wants % BLOCK as u64;
         let len = READ_BYTES.min((end - from).next_multiple_of(BLOCK as u64) as usize);
-        let mut read = self.disk.read(file, from, len).await;
-        if read.is_err() {
-            read = self.disk.read(file, from, len).await;
-        }
-        match read {
+        match self.disk.read(file, from, len).await {
             Ok(bytes) => {
+                self.failures.end();
                 let skip = (wants - from) as usize;
                 let until = bytes.len().min((end - from) as usize);
                 match bytes.get(skip..until).filter(|bytes| !bytes.is_empty()) {
@@ -144,66 +143,88 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 true
             }
             Err(error) => {
-                stored.keep = true;
-                self.status.unreadable(self.surveying, &stored.name, &error);
-                self.finish_reading(at).await;
+                self.read_failed(at, &error).await;
                 false
             }
         }
     }
 
-    /// Opens a file of an earlier process. False: it was set aside.
+    /// Opens a file of an earlier process. False: it cannot be read now, or is none of ours.
     async fn begin_reading(&mut self, at: usize) -> bool {
-        let name = self.files[at].name.clone();
-        let opened = async {
-            let file = self.disk.open(&name).await?;
-            let head = self.disk.read(&file, 0, DATA_START as usize).await?;
-            Ok::<_, io::Error>((file, head))
-        };
-        let stored_ms = parse_name(&name).map_or(0, |(ms, ..)| ms);
-        match opened.await {
-            Ok((file, head)) => {
-                if let Some(header) = Header::decode(&head) {
-                    let stored = &mut self.files[at];
-                    if head != header.encode() {
-                        stored.keep = true;
-                        self.status.damaged(self.surveying, &stored.name, 0, DATA_START);
-                    }
-                    stored.reader = Reader::Ours { file, scanner: Scanner::new(&header), footer: false };
-                    return true;
-                }
-                let read = self.read_legacy(&file, stored_ms).await;
-                self.disk.close(file).await;
+        match self.open_reader(&self.files[at].name).await {
+            Ok(Some((reader, damage))) => {
+                self.failures.end();
                 let stored = &mut self.files[at];
-                match read {
-                    Some((records, damage)) => {
-                        if damage > 0 {
-                            stored.keep = true;
-                            self.status.damaged(self.surveying, &stored.name, 0, damage);
-                        }
-                        stored.reader = Reader::Legacy { records: records.into() };
-                        return true;
-                    }
-                    None => self.status.damaged(self.surveying, &stored.name, 0, stored.bytes),
+                if damage > 0 {
+                    stored.keep = true;
+                    self.status.damaged(self.surveying, &stored.name, 0, damage);
                 }
+                stored.reader = reader;
+                return true;
             }
-            Err(error) => self.status.unreadable(self.surveying, &name, &error),
+            Ok(None) => {
+                self.failures.end();
+                let stored = &mut self.files[at];
+                self.status.damaged(self.surveying, &stored.name, 0, stored.bytes);
+                (stored.keep, stored.reader) = (true, Reader::Done);
+            }
+            Err(error) => self.read_failed(at, &error).await,
         }
-        let stored = &mut self.files[at];
-        (stored.keep, stored.reader) = (true, Reader::Done);
         false
     }
 
-    async fn read_legacy(&self, file: &D::File, ms: u64) -> Option<(Vec<(u64, SpoolRecord)>, u64)> {
+    /// What reads a file, and the bytes that are damaged at its beginning; `None`: not a file of ours.
+    async fn open_reader(&self, name: &str) -> io::Result<Option<(Reader<D::File>, u64)>> {
+        let file = self.disk.open(name).await?;
+        let head = self.disk.read(&file, 0, DATA_START as usize).await;
+        if let Some(header) = head.as_ref().ok().and_then(|head| Header::decode(head)) {
+            let damage = if head.is_ok_and(|head| head == header.encode()) { 0 } else { DATA_START };
+            return Ok(Some((Reader::Ours { file, scanner: Scanner::new(&header), footer: false }, damage)));
+        }
+        let read = match head {
+            Ok(_) => self.read_legacy(&file, name).await,
+            Err(error) => Err(error),
+        };
+        self.disk.close(file).await;
+        Ok(read?.map(|(records, damage)| (Reader::Legacy { records: records.into() }, damage)))
+    }
+
+    /// A read of a file failed: the next round tries again, until the file is given up. Then what was read of it counts, and it
+    /// is kept.
+    async fn read_failed(&mut self, at: usize, error: &io::Error) {
+        let stored = &mut self.files[at];
+        if !self.failures.count(error) {
+            self.status.read_failed(&stored.name, error, self.failures.in_a_row(), READ_FAILURES_MAX);
+            return;
+        }
+        self.failures.end();
+        self.status.unreadable(&stored.name, error);
+        (stored.keep, stored.given_up) = (true, true);
+        if self.surveying
+            && let Reader::Ours { scanner, .. } = &stored.reader
+        {
+            // It is read once more, to be drained: what was not counted is nobody's to wait for, so it must not come.
+            (stored.written, stored.footer_due) = (Some(scanner.position()), false);
+        }
+        self.finish_reading(at).await;
+    }
+
+    /// Records of a file of the original and the bytes that are none; `None`: not such a file.
+    pub(super) async fn read_legacy(
+        &self,
+        file: &D::File,
+        name: &str,
+    ) -> io::Result<Option<(Vec<(u64, SpoolRecord)>, u64)>> {
         let mut bytes = Vec::new();
         loop {
-            let piece = self.disk.read(file, bytes.len() as u64, READ_BYTES).await.ok()?;
+            let piece = self.disk.read(file, bytes.len() as u64, READ_BYTES).await?;
             bytes.extend_from_slice(&piece);
             if piece.len() < READ_BYTES {
                 break;
             }
         }
-        legacy::read(&bytes, Stamp(ms as i64 * 1000), || self.outside.message_id())
+        let ms = parse_name(name).map_or(0, |(ms, ..)| ms);
+        Ok(legacy::read(&bytes, Stamp(ms as i64 * 1000), || self.outside.message_id()))
     }
 
     pub(super) async fn finish_reading(&mut self, at: usize) {
@@ -212,41 +233,39 @@ impl<D: Disk, O: Outside> Files<D, O> {
         }
     }
 
-    /// A record that was handed over, read once more; `None`: it cannot be read any more.
-    pub(super) async fn read_again(&self, at: usize, place: u64) -> Option<SpoolRecord> {
-        let stored = &self.files[at];
-        let file = self.disk.open(&stored.name).await.ok()?;
-        let record = self.read_place(&file, &stored.name, place).await;
+    /// A record that was handed over, read once more; `None`: it is not there any more.
+    pub(super) async fn read_again(&self, at: usize, place: u64) -> io::Result<Option<SpoolRecord>> {
+        let name = &self.files[at].name;
+        let file = self.disk.open(name).await?;
+        let read = async {
+            let head = self.disk.read(&file, 0, DATA_START as usize).await?;
+            if let Some(header) = Header::decode(&head) {
+                return Ok(self.read_place(&file, &header, place).await?.1);
+            }
+            let records = self.read_legacy(&file, name).await?.map(|(records, _)| records);
+            Ok(records.into_iter().flatten().find(|(at, _)| *at == place).map(|(_, record)| record))
+        };
+        let record = read.await;
         self.disk.close(file).await;
         record
     }
 
-    async fn read_place(&self, file: &D::File, name: &str, place: u64) -> Option<SpoolRecord> {
-        let head = self.disk.read(file, 0, DATA_START as usize).await.ok()?;
-        match Header::decode(&head) {
-            Some(header) => self.read_at(file, &header, place).await,
-            None => {
-                let ms = parse_name(name).map_or(0, |(ms, ..)| ms);
-                let (records, _) = self.read_legacy(file, ms).await?;
-                records.into_iter().find(|(at, _)| *at == place).map(|(_, record)| record)
-            }
-        }
-    }
-
-    async fn read_at(&self, file: &D::File, header: &Header, place: u64) -> Option<SpoolRecord> {
-        let mut scanner = Scanner::at(header, place);
+    /// Reads from the block in which a record begins until all of it is there, and the record; `None`: there is none.
+    pub(super) async fn read_place(
+        &self,
+        file: &D::File,
+        header: &Header,
+        place: u64,
+    ) -> io::Result<(Vec<u8>, Option<SpoolRecord>)> {
+        let skip = (place % BLOCK as u64) as usize;
+        let mut bytes = Vec::new();
         loop {
-            match scanner.find() {
-                Found::Record(record) => return Some(*record),
-                Found::More => {
-                    let wants = scanner.wants();
-                    let from = wants - wants % BLOCK as u64;
-                    let bytes = self.disk.read(file, from, READ_BYTES).await.ok()?;
-                    scanner.feed(bytes.get((wants - from) as usize..).filter(|bytes| !bytes.is_empty())?);
-                }
-                // Records before it are not read here.
-                Found::Damage { bytes: 0 } => {}
-                _ => return None,
+            let more = self.disk.read(file, place - skip as u64 + bytes.len() as u64, READ_BYTES).await?;
+            bytes.extend_from_slice(&more);
+            match record_of(header, bytes.get(skip..).unwrap_or_default()) {
+                Found::Record(record) => return Ok((bytes, Some(*record))),
+                Found::More if more.len() == READ_BYTES => {}
+                _ => return Ok((bytes, None)),
             }
         }
     }

@@ -37,6 +37,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
 
     /// As many records as the active file takes.
     async fn append_some(&mut self, records: &[SpoolRecord]) -> io::Result<Vec<bool>> {
+        if self.active.is_some() && self.files.back().is_some_and(|stored| stored.given_up) {
+            // What went in would not come out again.
+            self.close_active().await;
+        }
         let used: u64 = self.files.iter().map(|stored| stored.bytes).sum();
         let room = self.limits.bytes_max.saturating_sub(used);
         if self.active.is_none() {
@@ -122,6 +126,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
             reader: Reader::Ours { file, scanner, footer: false },
             out: HashMap::new(),
             keep: false,
+            given_up: false,
             closed: false,
             written: Some(DATA_START),
             footer_due: false,

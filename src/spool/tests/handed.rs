@@ -5,19 +5,19 @@ use super::sim::SimDisk;
 use super::*;
 use queen_shards::command::SpoolId;
 
-fn files(disk: &SimDisk, records: &[SpoolRecord]) -> (Files<SimDisk, Still>, Arc<Status>) {
+pub fn files(disk: &SimDisk, records: &[SpoolRecord]) -> (Files<SimDisk, Still>, Arc<Status>) {
     let (mut files, status) = open(disk.clone(), MS, limits()).expect("opens");
     assert!(block_on(files.append(records)).into_iter().all(|written| written));
     (files, status)
 }
 
 /// One refusal. True: the record is set aside.
-fn refuse(files: &mut Files<SimDisk, Still>, id: SpoolId) -> bool {
+pub fn refuse(files: &mut Files<SimDisk, Still>, id: SpoolId) -> bool {
     block_on(files.decide(id, DrainVerdict::Refused { written: 0 }))
 }
 
 /// Numbers of records that are handed over.
-fn numbers(drained: &[Drained], records: &[SpoolRecord]) -> Vec<u64> {
+pub fn numbers(drained: &[Drained], records: &[SpoolRecord]) -> Vec<u64> {
     drained.iter().map(|one| number(&one.record, |n| records[n as usize].clone())).collect()
 }
 

@@ -48,6 +48,12 @@ pub struct SimDisk {
     /// Bytes the disk has, all files together.
     room: Rc<Cell<Option<usize>>>,
     pub syncs: Rc<Cell<u64>>,
+    /// Reads of files so far.
+    pub reads: Rc<Cell<u64>>,
+    /// Opens and reads that succeed, how many fail after them, and with which number of the system.
+    unreadable: Rc<Cell<(u64, u64, i32)>>,
+    /// Opens that fail, and so.
+    unopened: Rc<Cell<(u64, i32)>>,
 }
 
 impl SimDisk {
@@ -58,6 +64,16 @@ impl SimDisk {
     pub fn fail(&self, per_mille: u64, seed: u64) {
         self.faults.set(per_mille);
         *self.rng.borrow_mut() = Some(Rng::new(seed));
+    }
+
+    /// After so many opens and reads of files so many fail.
+    pub fn fail_reads(&self, after: u64, times: u64, number: i32) {
+        self.unreadable.set((after, times, number));
+    }
+
+    /// So many opens fail; files that are open are read.
+    pub fn fail_opens(&self, times: u64, number: i32) {
+        self.unopened.set((times, number));
     }
 
     pub fn room(&self, bytes: Option<usize>) {
@@ -129,6 +145,21 @@ impl SimDisk {
         }
     }
 
+    fn opens_and_reads(&self) -> io::Result<()> {
+        let (after, times, number) = self.unreadable.get();
+        match (after, times) {
+            (0, 0) => Ok(()),
+            (0, _) => {
+                self.unreadable.set((0, times - 1, number));
+                Err(io::Error::from_raw_os_error(number))
+            }
+            _ => {
+                self.unreadable.set((after - 1, times, number));
+                Ok(())
+            }
+        }
+    }
+
     fn luck(&self) -> io::Result<()> {
         let fails = self.rng.borrow_mut().as_mut().is_some_and(|rng| rng.chance(self.faults.get()));
         if fails { Err(io::Error::other("EIO")) } else { Ok(()) }
@@ -168,6 +199,12 @@ impl Disk for SimDisk {
 
     async fn open(&self, name: &str) -> io::Result<usize> {
         self.spend()?;
+        self.opens_and_reads()?;
+        let (times, number) = self.unopened.get();
+        if 0 < times {
+            self.unopened.set((times - 1, number));
+            return Err(io::Error::from_raw_os_error(number));
+        }
         self.state.borrow().names.get(name).copied().ok_or(io::ErrorKind::NotFound.into())
     }
 
@@ -192,6 +229,8 @@ impl Disk for SimDisk {
 
     async fn read(&self, file: &usize, at: u64, len: usize) -> io::Result<Vec<u8>> {
         self.spend()?;
+        self.opens_and_reads()?;
+        self.reads.set(self.reads.get() + 1);
         let state = self.state.borrow();
         let bytes = &state.inodes[*file].now;
         let from = bytes.len().min(at as usize);
