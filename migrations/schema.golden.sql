@@ -549,6 +549,8 @@ CREATE INDEX evidence_marks_due ON queen.evidence_marks USING btree (look_at);
 
 CREATE INDEX partitions_of_queue ON queen.partitions USING btree (queue_id, id) WHERE (queue_id IS NOT NULL);
 
+CREATE INDEX queue_minutes_idle ON queen.queue_minutes USING btree (minute) WHERE ((push_requests = 0) AND (push_messages = 0) AND (pop_messages = 0) AND (transactions = 0) AND (ack_messages = 0) AND (ack_failed = 0));
+
 CREATE INDEX retention_audit_age ON queen.retention_audit USING btree (removed_at);
 
 CREATE INDEX retention_marks_due ON queen.retention_marks USING btree (look_at);

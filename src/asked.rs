@@ -7,6 +7,7 @@
 //! takes no memory. Source: operations 5.4.3.
 
 use crate::mail::now;
+use crate::telemetry::busy::{BusyQueues, QUEUES_MAX};
 use queen_shards::activity::{Activity, BusyQueue};
 use queen_shards::command::PopFrom;
 use queen_shards::ids::{Micros, TenantId};
@@ -15,34 +16,30 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Queues counted between two reports of a thread, parked polls included: as many as the minutes remember. What further ones
-/// did is counted in the broker's own row only.
-const QUEUES_MAX: usize = 10_000;
-
-type Names = (TenantId, Arc<str>);
-
 #[derive(Default)]
-pub struct Asked(RefCell<HashMap<Names, Queue>>);
+pub struct Asked {
+    untold: RefCell<BusyQueues>,
+    /// Queues on which polls are parked now, of which there are no more than there are told of.
+    parked: RefCell<HashMap<(TenantId, Arc<str>), Parked>>,
+}
 
-#[derive(Default)]
-struct Queue {
-    activity: Activity,
-    /// Polls parked on it now; counted in `activity` up to `since`.
-    parked: u32,
+struct Parked {
+    polls: u32,
+    /// Until then their time is counted.
     since: Micros,
 }
 
-impl Queue {
-    fn count_parked(&mut self, now: Micros) {
-        self.activity.parked_us += u64::from(self.parked) * now.since(self.since);
-        self.since = now;
+impl Parked {
+    /// The time that was not counted yet.
+    fn take_us(&mut self, now: Micros) -> u64 {
+        u64::from(self.polls) * now.since(std::mem::replace(&mut self.since, now))
     }
 }
 
 impl Asked {
     /// Counts one thing of a queue. One look-up by name.
     pub fn count(&self, tenant: TenantId, queue: &Arc<str>, add: impl Fn(&mut Activity)) {
-        self.with(tenant, queue, |queue| add(&mut queue.activity));
+        self.untold.borrow_mut().count(tenant, queue, add);
     }
 
     /// Counts one thing of each of some queues, once however often one is named.
@@ -66,39 +63,43 @@ impl Asked {
 
     /// Counts a poll as parked on each of some queues of a tenant until the guard drops.
     pub fn park(self: &Rc<Self>, tenant: TenantId, on: &[PopFrom], now: Micros) -> ParkedOn {
-        let entered = |from: &&PopFrom| {
-            self.with(tenant, from.queue(), |queue| {
-                queue.count_parked(now);
-                queue.parked += 1;
-            })
+        let mut all = self.parked.borrow_mut();
+        let mut enter = |queue: &Arc<str>| {
+            let name = (tenant, queue.clone());
+            if QUEUES_MAX <= all.len() && !all.contains_key(&name) {
+                return None;
+            }
+            let parked = all.entry(name).or_insert(Parked { polls: 0, since: now });
+            self.count_parked(tenant, queue, parked.take_us(now));
+            parked.polls += 1;
+            Some(queue.clone())
         };
-        let queues = on.iter().filter(entered).map(|from| from.queue().clone()).collect();
+        let queues = on.iter().filter_map(|from| enter(from.queue())).collect();
         ParkedOn { asked: self.clone(), tenant, queues }
     }
 
     /// What was counted since the last call.
     pub fn take(&self, now: Micros) -> Vec<BusyQueue> {
-        let mut told = Vec::new();
-        self.0.borrow_mut().retain(|(tenant, name), queue| {
-            queue.count_parked(now);
-            let activity = std::mem::take(&mut queue.activity);
-            if activity != Activity::default() {
-                told.push(BusyQueue { tenant: *tenant, queue: name.clone(), activity, hot: 0 });
-            }
-            queue.parked > 0
-        });
-        told
+        for ((tenant, queue), parked) in self.parked.borrow_mut().iter_mut() {
+            self.count_parked(*tenant, queue, parked.take_us(now));
+        }
+        self.untold.borrow_mut().take()
     }
 
-    /// Whether there was room for it.
-    fn with(&self, tenant: TenantId, name: &Arc<str>, change: impl FnOnce(&mut Queue)) -> bool {
-        let mut queues = self.0.borrow_mut();
-        let (key, full) = ((tenant, name.clone()), queues.len() >= QUEUES_MAX);
-        if full && !queues.contains_key(&key) {
-            return false;
+    fn count_parked(&self, tenant: TenantId, queue: &Arc<str>, micros: u64) {
+        if 0 < micros {
+            self.count(tenant, queue, |activity| activity.parked_us += micros);
         }
-        change(queues.entry(key).or_default());
-        true
+    }
+
+    fn leave(&self, tenant: TenantId, queue: &Arc<str>, now: Micros) {
+        let (mut all, name) = (self.parked.borrow_mut(), (tenant, queue.clone()));
+        let Some(parked) = all.get_mut(&name) else { return };
+        self.count_parked(tenant, queue, parked.take_us(now));
+        parked.polls -= 1;
+        if parked.polls == 0 {
+            all.remove(&name);
+        }
     }
 }
 
@@ -112,12 +113,7 @@ pub struct ParkedOn {
 impl Drop for ParkedOn {
     fn drop(&mut self) {
         let now = now();
-        for queue in &self.queues {
-            self.asked.with(self.tenant, queue, |queue| {
-                queue.count_parked(now);
-                queue.parked -= 1;
-            });
-        }
+        self.queues.iter().for_each(|queue| self.asked.leave(self.tenant, queue, now));
     }
 }
 
@@ -170,11 +166,10 @@ mod tests {
         assert_eq!(told(&asked, later, parked_us), want(2 * 3_599_000_000, 3_599_000_000));
         // In truth no time has passed.
         drop(of_a);
-        asked.0.borrow_mut().values_mut().for_each(|queue| queue.since = later);
+        asked.parked.borrow_mut().values_mut().for_each(|parked| parked.since = later);
         assert_eq!(told(&asked, later.plus(5), parked_us), want(5, 5));
         drop(of_all);
-        asked.take(later.plus(5));
-        assert!(asked.0.borrow().is_empty(), "who is gone takes no memory");
+        assert!(asked.parked.borrow().is_empty(), "who is gone takes no memory");
     }
 
     #[test]
@@ -195,13 +190,24 @@ mod tests {
         let fill = || (0..QUEUES_MAX).map(|n| on(&n.to_string())).collect::<Vec<_>>();
         let (all, more) = (asked.park(T, &fill(), start), asked.park(T, &[on("0"), on("one more")], start));
         assert_eq!((all.queues.len(), more.queues.len()), (QUEUES_MAX, 1));
-        asked.count(T, &"another".into(), |activity| activity.pop_empty += 1);
-        assert_eq!(asked.0.borrow().len(), QUEUES_MAX);
+        assert_eq!(asked.take(start.plus(1)).len(), QUEUES_MAX);
         drop(all);
-        asked.take(start.plus(1));
-        assert_eq!(asked.0.borrow().len(), 1, "of the other poll");
+        assert_eq!(asked.parked.borrow().len(), 1, "of the other poll");
         drop(more);
-        asked.take(start.plus(1));
-        assert!(asked.0.borrow().is_empty());
+        assert!(asked.parked.borrow().is_empty());
+    }
+
+    /// A push was not counted where as many other queues had polls parked on them.
+    #[test]
+    fn polls_that_waited_take_no_room_from_requests_with_messages() {
+        let (asked, start) = (Rc::new(Asked::default()), now());
+        let idle: Vec<PopFrom> = (0..QUEUES_MAX).map(|n| on(&format!("idle {n}"))).collect();
+        let parked = asked.park(T, &idle, start);
+        while now() == start {}
+        drop(parked);
+        asked.count(T, &"empty".into(), |activity| activity.pop_empty += 1);
+        asked.count(T, &"busy".into(), |activity| activity.push_requests += 1);
+        let told = asked.take(now());
+        assert!(told.iter().any(|told| &*told.queue == "busy" && told.activity.push_requests == 1), "{}", told.len());
     }
 }

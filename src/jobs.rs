@@ -26,12 +26,15 @@ use std::time::{Duration, Instant};
 const POLL_MIN: Duration = Duration::from_millis(100);
 /// Between two steps of a measuring pass, or as long as a step took: it reads every segment row and must leave the store to others.
 const MEASURE_PAUSE: Duration = Duration::from_millis(50);
-/// Partitions and cursors of a step of counting: a third of a second of CPU, longer where memory does not hold the rows.
+/// Partitions and cursors of a step of counting: about a second, of which a third is CPU where memory holds the rows.
 pub const COUNTED_AT_ONCE: u32 = 50_000;
 /// Partitions of a step of measuring: an index probe each.
 pub const MEASURED_AT_ONCE: u32 = 50_000;
 /// Messages of a step of measuring. A segment has one at least, and its row takes a microsecond: half a second of single ones.
 pub const MEASURED_MESSAGES: u32 = 500_000;
+/// After a page that failed, the next ones of its queue are so many times smaller: what was cut off at the 30 s of a statement would be
+/// two seconds of them.
+const SMALLER: u32 = 16;
 /// A large queue whose last page was counted or measured longer ago is begun anew: what nobody went on with is not mixed with what
 /// is there now. Three periods where that is longer, so that a task that runs seldom comes to its end.
 const WALK_KEPT: Duration = Duration::from_secs(600);
@@ -41,10 +44,10 @@ pub const COUNTED_BY_PAGES: u32 = 5_000;
 pub const RANKED_PARTITIONS: u32 = 1_000;
 /// Counting rests so many times as long as it works: at most a fifth of one PostgreSQL process.
 const COUNT_REST: u32 = 4;
-/// Longest run of the counting, its rests included: the lease of a task lasts a minute, and a last step may take the 30 s of a
-/// statement. The next run goes on where this one ended. One of measuring may last a period, where that is longer: its lease lasts
+/// Longest run of counting or measuring, its rests included: the lease of a task lasts a minute, and a last step may take the 30 s of
+/// a statement. The next run goes on where this one ended. One of measuring may last a period, where that is longer: its lease lasts
 /// three.
-const COUNT_RUN_MAX: Duration = Duration::from_secs(25);
+const WALK_RUN_MAX: Duration = Duration::from_secs(25);
 
 /// Runs `work` once per `period` in the whole cluster: whoever finds the task due takes it. Never ends.
 ///
@@ -135,17 +138,16 @@ pub async fn keep_history(
 /// Measures the stored bytes of all queues, a step per queue or page of a large one, every `RETAINED_BYTES_INTERVAL_MS`, one broker
 /// at a time. Source: operations 5.8.1, 6.4.
 pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall) -> StateReply) {
-    let (period, mut walk) = (config.retained_interval, Walk::default());
+    let (mut walk, mut owed) = (Walk::default(), Owed::default());
+    let period = config.retained_interval;
     scheduled("retained_bytes", &config.server_id, period, &call, async || {
-        let begun = Instant::now();
-        while begun.elapsed() < COUNT_RUN_MAX.max(period) {
-            let step = Instant::now();
-            let args = json!({"page": MEASURED_AT_ONCE, "messages": MEASURED_MESSAGES, "keepMs": kept_ms(period)});
-            if !walk.step(StateFn::MeasureRetained, args, "stored bytes were not measured", &call).await {
-                break;
-            }
-            rt::sleep(step.elapsed().max(MEASURE_PAUSE)).await;
-        }
+        let rest = |worked: Duration| worked.max(MEASURE_PAUSE);
+        run_steps(WALK_RUN_MAX.max(period), &mut owed, rest, async || {
+            let (page, messages) = (walk.at_once(MEASURED_AT_ONCE), walk.at_once(MEASURED_MESSAGES));
+            let args = json!({"page": page, "messages": messages, "keepMs": kept_ms(period)});
+            walk.step(StateFn::MeasureRetained, args, "stored bytes were not measured", &call).await
+        })
+        .await
     })
     .await
 }
@@ -156,21 +158,34 @@ pub async fn count_queues(config: Arc<Config>, call: impl AsyncFn(StateCall) -> 
     let (mut walk, mut owed) = (Walk::default(), Owed::default());
     let period = config.stats_interval;
     scheduled("stats", &config.server_id, period, &call, async || {
-        let begun = Instant::now();
-        let left = || COUNT_RUN_MAX.saturating_sub(begun.elapsed());
-        rt::sleep(owed.pay(left())).await;
-        while !left().is_zero() {
-            let step = Instant::now();
-            let args = json!({"exact": COUNTED_BY_PAGES, "ranks": RANKED_PARTITIONS, "page": COUNTED_AT_ONCE,
+        run_steps(WALK_RUN_MAX, &mut owed, |worked| worked * COUNT_REST, async || {
+            let args = json!({"exact": COUNTED_BY_PAGES, "ranks": RANKED_PARTITIONS, "page": walk.at_once(COUNTED_AT_ONCE),
                 "keepMs": kept_ms(period)});
-            if !walk.step(StateFn::CountQueue, args, "queues were not counted", &call).await {
-                break;
-            }
-            owed.add(step.elapsed() * COUNT_REST);
-            rt::sleep(owed.pay(left())).await;
-        }
+            walk.step(StateFn::CountQueue, args, "queues were not counted", &call).await
+        })
+        .await
     })
     .await
+}
+
+/// One run of a walk: steps, and after each the rest that it owes, until one says that the walk is over or `most` has passed.
+async fn run_steps(
+    most: Duration,
+    owed: &mut Owed,
+    rest: impl Fn(Duration) -> Duration,
+    mut step: impl AsyncFnMut() -> bool,
+) {
+    let begun = Instant::now();
+    let left = || most.saturating_sub(begun.elapsed());
+    rt::sleep(owed.pay(left())).await;
+    while !left().is_zero() {
+        let step_begun = Instant::now();
+        if !step().await {
+            break;
+        }
+        owed.add(rest(step_begun.elapsed()));
+        rt::sleep(owed.pay(left())).await;
+    }
 }
 
 /// Rest that is owed for work: what does not fit into a run is taken in the next ones.
@@ -203,12 +218,20 @@ struct Walk {
     after: Value,
     /// The queue of which another page is due; null: the next queue is.
     within: Value,
+    /// A page of this queue has failed.
+    small: bool,
 }
 
 impl Walk {
+    /// How much of a queue to do at once, of `most`.
+    fn at_once(&self, most: u32) -> u32 {
+        if self.small { most / SMALLER } else { most }
+    }
+
     /// Does one queue, or a page of it; `failed`: what to say where that fails. False: the walk is over, or the store is away.
     ///
-    /// A queue that cannot be done, because a page takes longer than a statement may, is passed over: the others are done.
+    /// A queue of which a page failed, because it took longer than a statement may, goes on with smaller ones. One that cannot be
+    /// done even so is passed over: the others are done.
     async fn step(
         &mut self,
         function: StateFn,
@@ -222,6 +245,9 @@ impl Walk {
         let mut reply = run(args.clone()).await;
         if let Err(error) = &reply {
             warning_every_30_s("stats", failed, error);
+            if !std::mem::replace(&mut self.small, true) {
+                return true;
+            }
             args["skip"] = true.into();
             reply = run(args).await;
         }
@@ -231,6 +257,7 @@ impl Walk {
         let left = reply["left"] == true;
         let queue = reply.get_mut("queue").map(Value::take).unwrap_or_default();
         let goes_on = !queue.is_null();
+        self.small &= left;
         (self.after, self.within) = if left { (self.after.take(), queue) } else { (queue, Value::Null) };
         goes_on
     }
@@ -258,11 +285,39 @@ mod tests {
             while walk.step(StateFn::CountQueue, json!({}), "not counted", &call).await {
                 steps += 1;
             }
-            assert_eq!(steps, 3);
+            assert_eq!(steps, 4, "the second queue is tried twice");
             assert!(walk.after.is_null(), "the next walk begins anew");
         };
         walked.now_or_never().expect("nothing waits");
         assert_eq!(done.take(), [(1, false), (2, true), (3, false), (4, false)]);
+    }
+
+    #[test]
+    fn a_queue_whose_pages_take_too_long_is_done_in_smaller_ones() {
+        // Of the queues 1 to 3, 2 cannot be done in full pages and has two small ones.
+        let asked = RefCell::new(Vec::new());
+        let call = async |call: StateCall| {
+            let (after, within) = (call.args["after"].as_i64().unwrap_or(0), call.args["walk"].as_i64());
+            let (queue, page) = (within.unwrap_or(after + 1), call.args["page"].as_u64().expect("a page"));
+            assert_ne!(call.args["skip"], true);
+            asked.borrow_mut().push((queue, page));
+            match (queue, page) {
+                (2, 160) => Err(StoreError::Unavailable("canceling statement due to user request".into())),
+                (2, _) => Ok(Some(json!({"queue": 2, "left": within.is_none()}).to_string())),
+                (4, _) => Ok(Some(json!({"queue": null}).to_string())),
+                _ => Ok(Some(json!({"queue": queue, "left": false}).to_string())),
+            }
+        };
+        let walked = async {
+            let mut walk = Walk::default();
+            let mut goes_on = true;
+            while goes_on {
+                let args = json!({"page": walk.at_once(160)});
+                goes_on = walk.step(StateFn::CountQueue, args, "not counted", &call).await;
+            }
+        };
+        walked.now_or_never().expect("nothing waits");
+        assert_eq!(asked.take(), [(1, 160), (2, 160), (2, 10), (2, 10), (3, 160), (4, 160)]);
     }
 
     /// A run that outlived its lease would let another broker count beside it.
@@ -308,6 +363,7 @@ mod tests {
             (1, Some(2), false),
             (2, None, false),
             (2, Some(3), false),
+            (2, Some(3), false),
             (2, Some(3), true),
             (3, None, false),
             (4, None, false),
@@ -319,7 +375,8 @@ mod tests {
     fn a_walk_that_met_an_outage_goes_on_where_it_was() {
         let away = async |_: StateCall| Err(StoreError::Unavailable("nobody is there".into()));
         let walked = async {
-            let mut walk = Walk { after: 7.into(), within: 8.into() };
+            let mut walk = Walk { after: 7.into(), within: 8.into(), small: false };
+            assert!(walk.step(StateFn::CountQueue, json!({}), "not counted", &away).await);
             assert!(!walk.step(StateFn::CountQueue, json!({}), "not counted", &away).await);
             assert_eq!((walk.after, walk.within), (7.into(), 8.into()));
         };

@@ -2,6 +2,8 @@
 -- In     p_args: limit integer (queues named at most). Covers all tenants: queues of one name are one.
 -- Out    an object; telemetry/prometheus.rs knows its keys. `parked`: time that polls were parked, by the time that the
 --        reports of the minute cover. Brokers report alike, so that is the time of any of them; a minute, where none says.
+--        It is a level, so it is that of the queue's newest minute that is over: of the minute that is now some brokers have told
+--        and others have not. Of a queue that has none, the minute that is now has to do.
 -- Locks  none. Cost: the index of the dead letters, and the queues that did something in the last five minutes.
 -- Caller src/http/status.rs. Source: operations 5.4.2, 5.4.3.
 create or replace function queen.cluster_metrics(p_tenant uuid, p_args jsonb)
@@ -33,11 +35,20 @@ begin
                 sum(m.transactions)::bigint as transactions, sum(m.ack_messages)::bigint as acked,
                 sum(m.ack_failed)::bigint as ack_failed, sum(m.conflated)::bigint as conflated,
                 sum(m.parked_us)::float8 as parked_us, (sum(m.lag_us) / nullif(sum(m.claims), 0) / 1000.0)::float8 as lag_ms,
-                max(m.lag_max_us) / 1000.0 as lag_max_ms, row_number() over (partition by r.name order by m.minute desc) as nth
+                max(m.lag_max_us) / 1000.0 as lag_max_ms
             from queen.queue_minutes as m
             join queen.queues as r on r.id = m.queue_id
             where m.minute > statement_timestamp() - interval '5 minutes'
             group by r.name, m.minute
+        ),
+        newest as (
+            select m.*, row_number() over (partition by m.name order by m.minute desc) as nth,
+                first_value(m.parked_us / coalesce(c.us, 60e6)) over (
+                    partition by m.name
+                    order by m.minute = date_trunc('minute', statement_timestamp()), m.minute desc
+                ) as parked
+            from minutes as m
+            left join covered as c on c.minute = m.minute
         )
         select json_build_object(
             'pushRequests', coalesce(t.push_requests, 0),
@@ -64,17 +75,16 @@ begin
                         'popEmpty', l.pop_empty, 'transactions', l.transactions, 'acked', l.acked,
                         'ackFailed', l.ack_failed, 'conflated', l.conflated,
                         'lagMs', coalesce(l.lag_ms, 0), 'lagMaxMs', coalesce(l.lag_max_ms, 0),
-                        'parked', l.parked_us / coalesce(l.covered_us, 60e6),
+                        'parked', l.parked,
                         'age', floor(extract(epoch from statement_timestamp() - l.minute))::bigint
                     )
                     order by l.name
                 )
                 from (
-                    select m.*, c.us as covered_us
-                    from minutes as m
-                    left join covered as c on c.minute = m.minute
+                    select *
+                    from newest as m
                     where m.nth = 1
-                    order by m.pushed + m.popped desc, m.parked_us desc, m.name
+                    order by m.pushed + m.popped desc, m.parked desc, m.name
                     limit (p_args ->> 'limit')::integer
                 ) as l
             ), '[]')

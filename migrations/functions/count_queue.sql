@@ -5,10 +5,11 @@
 --        page bigint or null: partitions and cursors of a step; null: all of the queue in one. walk uuid text or null: go on with this
 --        queue instead. keepMs bigint: a queue whose last page is older is begun anew. Covers all tenants.
 -- Out    {"queue":uuid or null,"left":bool}: the queue counted, or passed over; null: the pass is over. left: another page of it is due.
--- Does   a queue of one page is one snapshot and published at once. Of a larger one the sums so far are in queen.count_walks, and
---        what pages of the screen read changes with its last page. A group counts if it was there at the first.
+-- Does   each partition is counted once, as it is at that moment: a page is a few statements, and each sees what was committed before
+--        it. A queue of one page is published at once. Of a larger one the sums so far are in queen.count_walks, and what pages of the
+--        screen read changes with its last page. A group counts if it was there at the first.
 -- Locks  the queue's row of queen.count_walks: two brokers' pages come one after the other.
--- Cost   `page` partitions and cursors, twice; at least a thousand partitions, however many groups there are.
+-- Cost   `page` partitions and cursors, twice; a thousandth of `page` in partitions at least, however many groups there are.
 -- Caller src/jobs.rs. Source: operations 5.7, STATS_INTERVAL_MS.
 create or replace function queen.count_queue(p_tenant uuid, p_args jsonb)
 returns json
@@ -77,7 +78,7 @@ begin
         where g.queue_id = v_queue and (v_walk.queue_id is null or g.id = any (v_walk.groups))
     );
     if v_page is not null then
-        v_limit := greatest(v_page / (1 + cardinality(v_walk.groups)), least(v_page, 1000));
+        v_limit := greatest(v_page / (1 + cardinality(v_walk.groups)), v_page / 1000, 1);
     end if;
     v_ids := array(
         select p.id

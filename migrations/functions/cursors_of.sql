@@ -3,7 +3,7 @@
 -- Out    as queen.group_cursors.
 -- Locks  none. Cost: an index probe per partition, and one of cursors per partition and group.
 -- Plan   row by row through the indexes, whatever statistics say, as queen.counts_of.
--- Caller count_page. Source: data plane 11.
+-- Caller count_page_cursors. Source: data plane 11.
 create or replace function queen.cursors_of(p_groups bigint[], p_ids bigint[])
 returns table (
     group_id bigint,

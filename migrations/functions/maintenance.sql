@@ -1,7 +1,7 @@
 -- maintenance.sql: the operator's switches as they are stored; an absent row is off.
 -- Out    {"push":bool,"pop":bool}
 -- Locks  none.
--- Caller src/http/maintenance.rs, src/control.rs. Source: operations 4.8.
+-- Caller src/http/maintenance.rs. Source: operations 4.8.
 create or replace function queen.maintenance(p_tenant uuid, p_args jsonb)
 returns json
 language sql stable

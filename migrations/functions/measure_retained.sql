@@ -6,7 +6,7 @@
 -- Out    {"queue":uuid or null,"left":bool}: the queue measured, or passed over; null: there is none after that one. left: another
 --        page of it is due.
 -- Does   a large partition is read in slices of its offsets. What was found so far is in queen.measure_walks; the size that is shown changes
---        with the last page. A queue of one page is one snapshot.
+--        with the last page.
 -- Locks  the queue's row of queen.measure_walks: two brokers' pages come one after the other.
 -- Cost   the page's segment rows, of which there are no more than messages, not their bodies (their length is in the row).
 -- Caller the retained-bytes job. Source: operations 5.8.1, RETAINED_BYTES_INTERVAL_MS.
@@ -90,7 +90,9 @@ begin
     cross join lateral (
         select count(*) as segments, coalesce(sum(octet_length(s.body) + octet_length(s.keys)), 0) as bytes
         from queen.segments as s
-        where s.partition_id = t.id and s.base_offset >= t.first and (t.below is null or s.base_offset < t.below)
+        -- An `or` would be no bound of the index: each slice would read to the end of its partition.
+        where s.partition_id = t.id and s.base_offset >= t.first
+            and s.base_offset < coalesce(t.below, 9223372036854775807)
     ) as s;
     if v_read.below is not null then
         v_next := v_read.id;
@@ -119,7 +121,8 @@ begin
         insert into queen.measure_walks as w (queue_id, partition_id, next_offset, segments, bytes)
         values (
             v_queue, v_next, v_next_offset,
-            coalesce(v_walk.segments, 0) + v_read.segments, coalesce(v_walk.bytes, 0) + v_read.bytes
+            -- No partition was there, and one was born since.
+            coalesce(v_walk.segments, 0) + coalesce(v_read.segments, 0), coalesce(v_walk.bytes, 0) + coalesce(v_read.bytes, 0)
         )
         on conflict on constraint measure_walks_pk do update
         set (partition_id, next_offset, segments, bytes, walked_at)

@@ -41,6 +41,11 @@ impl Activity {
         self.pushed + self.popped + self.acked
     }
 
+    /// Whether there was nothing but polls that wait, or found nothing.
+    pub fn is_idle(&self) -> bool {
+        Activity { pop_empty: 0, parked_us: 0, ..*self } == Activity::default()
+    }
+
     /// Takes in what was counted elsewhere of the same queue.
     pub fn add(&mut self, other: &Activity) {
         self.push_requests += other.push_requests;

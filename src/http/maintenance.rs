@@ -108,7 +108,7 @@ async fn turn(core: &Rc<Core>, switch: Switch, on: bool) {
 }
 
 /// The call that reads both rows.
-pub fn read() -> StateCall {
+fn read() -> StateCall {
     StateCall { function: StateFn::Maintenance, tenant: TenantId::DEFAULT, args: json!({}) }
 }
 
@@ -133,14 +133,14 @@ fn enabled(body: &[u8]) -> Result<bool, Response> {
 
 /// Both flags, as the database has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flags {
-    pub push: bool,
-    pub pop: bool,
+struct Flags {
+    push: bool,
+    pop: bool,
 }
 
 impl Flags {
     /// Reads the reply of `queen.maintenance`.
-    pub fn read(text: &str) -> Option<Flags> {
+    fn read(text: &str) -> Option<Flags> {
         let rows: Value = serde_json::from_str(text).ok()?;
         Some(Flags { push: rows["push"].as_bool()?, pop: rows["pop"].as_bool()? })
     }

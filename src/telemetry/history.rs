@@ -5,24 +5,18 @@
 //!
 //! Holds: each report is told once by each of the two. Source: operations 5.5, 5.11.
 
+use super::busy::BusyQueues;
 use super::metrics::{Metrics, Sums, resident_bytes};
 use queen_shards::activity::{Activity, BusyQueue};
-use queen_shards::ids::TenantId;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Queues remembered between two minutes; what further ones did is counted in the broker's own row only.
-const QUEUES_MAX: usize = 10_000;
-
-type Queues = HashMap<(TenantId, Arc<str>), BusyQueue>;
 
 pub struct History {
     metrics: Arc<Metrics>,
     hostname: String,
-    since_lines: Queues,
-    since_minute: Queues,
+    since_lines: BusyQueues,
+    since_minute: BusyQueues,
     sums: Sums,
     cpu: Cpu,
     at: Instant,
@@ -34,8 +28,8 @@ impl History {
             sums: metrics.sums(),
             metrics,
             hostname: hostname(),
-            since_lines: HashMap::new(),
-            since_minute: HashMap::new(),
+            since_lines: BusyQueues::default(),
+            since_minute: BusyQueues::default(),
             cpu: Cpu::now(),
             at: Instant::now(),
         }
@@ -46,16 +40,16 @@ impl History {
         for busy in self.metrics.take_busy() {
             // A line is about messages.
             if busy.activity.messages() > 0 {
-                add(&mut self.since_lines, &busy);
+                self.since_lines.add(busy.clone());
             }
-            add(&mut self.since_minute, &busy);
+            self.since_minute.add(busy);
         }
     }
 
     /// The busiest queues since the last call, busiest first.
     pub fn take_busiest(&mut self, most: usize) -> Vec<BusyQueue> {
         self.absorb();
-        let mut all: Vec<BusyQueue> = std::mem::take(&mut self.since_lines).into_values().collect();
+        let mut all = self.since_lines.take();
         all.sort_by(BusyQueue::busiest_first);
         all.truncate(most);
         all
@@ -82,18 +76,8 @@ impl History {
             "coveredUs": (secs * 1e6) as u64,
         });
         (self.sums, self.cpu, self.at) = (sums, cpu, Instant::now());
-        let queues: Vec<Value> =
-            std::mem::take(&mut self.since_minute).into_values().map(|busy| of_queue(&busy)).collect();
+        let queues: Vec<Value> = self.since_minute.take().iter().map(of_queue).collect();
         json!({"hostname": self.hostname, "pid": std::process::id(), "broker": broker, "queues": queues})
-    }
-}
-
-fn add(queues: &mut Queues, busy: &BusyQueue) {
-    let key = (busy.tenant, busy.queue.clone());
-    if let Some(known) = queues.get_mut(&key) {
-        known.add(busy);
-    } else if queues.len() < QUEUES_MAX {
-        queues.insert(key, busy.clone());
     }
 }
 
@@ -136,6 +120,7 @@ fn hostname() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use queen_shards::ids::TenantId;
 
     fn busy(queue: &str, pushed: u64) -> BusyQueue {
         let activity = Activity { pushed, lag_us: 10, lag_max_us: pushed, claims: 1, ..Activity::default() };

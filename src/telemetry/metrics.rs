@@ -4,6 +4,7 @@
 //! blocks do not share cache lines. The map of parked pops has a mutex of its own block: it is touched only when a pop
 //! parks, and contended only by a scrape. Source: operations 5.3, 5.4.1.
 
+use super::busy::BusyQueues;
 use queen_shards::activity::BusyQueue;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,9 +31,6 @@ impl Op {
 const RING: usize = 1024;
 /// Queues named among the parked pops of one shard; parked pops of further ones are counted under `""`.
 const PARKED_QUEUES_MAX: usize = 10_000;
-
-/// Reports of queues that wait to be taken, per shard: some minutes of them where the control thread is held up.
-const UNTOLD_MAX: usize = 100_000;
 
 /// All counters of the process.
 pub struct Metrics {
@@ -110,7 +108,7 @@ pub struct ShardMetrics {
     window_bytes: AtomicU64,
     memo_bytes: AtomicU64,
     parked: Mutex<HashMap<Arc<str>, u32>>,
-    busy: Mutex<Vec<BusyQueue>>,
+    busy: Mutex<BusyQueues>,
 }
 
 struct Batches {
@@ -215,8 +213,7 @@ impl ShardMetrics {
     /// What happened to queues of this shard since its last report; kept until it is taken.
     pub fn busy_queues(&self, queues: Vec<BusyQueue>) {
         let mut untold = self.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let room = UNTOLD_MAX.saturating_sub(untold.len());
-        untold.extend(queues.into_iter().take(room));
+        queues.into_iter().for_each(|busy| untold.add(busy));
     }
     fn park(&self, queue: &Arc<str>, parked: bool) {
         let mut map = self.parked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -311,12 +308,22 @@ impl Metrics {
         let sum = |cell: fn(&ShardMetrics) -> &AtomicU64| self.shards.iter().map(|s| cell(s).load(Relaxed)).sum();
         (sum(|s| &s.tail_bytes), sum(|s| &s.window_bytes), sum(|s| &s.memo_bytes))
     }
-    /// What the shards reported of their queues; each report is given once, and one queue may be in several.
+    /// What the shards reported of their queues since the last call, each queue once.
     pub fn take_busy(&self) -> Vec<BusyQueue> {
-        let of_shard = |shard: &ShardMetrics| {
+        // Nothing else is done under a shard's lock.
+        let take = |shard: &ShardMetrics| {
             std::mem::take(&mut *shard.busy.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
         };
-        self.shards.iter().flat_map(of_shard).collect()
+        let mut all: Vec<BusyQueue> = self.shards.iter().flat_map(|shard| take(shard).take()).collect();
+        all.sort_unstable_by(|a, b| (a.tenant, &a.queue).cmp(&(b.tenant, &b.queue)));
+        all.dedup_by(|next, first| {
+            let same = (next.tenant, &next.queue) == (first.tenant, &first.queue);
+            if same {
+                first.add(next);
+            }
+            same
+        });
+        all
     }
     /// How late a timer was at most since the last call.
     pub fn take_loop_lag_max(&self) -> u64 {
@@ -383,6 +390,23 @@ mod tests {
         drop(a);
         drop(b);
         assert!(metrics.parked().is_empty());
+    }
+
+    #[test]
+    fn reports_of_queues_wait_however_long_nobody_asks() {
+        let metrics = Metrics::new(2, 10);
+        let report = |queue: &str, pushed, hot| {
+            let activity = queen_shards::activity::Activity { pushed, ..Default::default() };
+            BusyQueue { tenant: queen_shards::ids::TenantId::DEFAULT, queue: queue.into(), activity, hot }
+        };
+        // An hour of seconds in which each shard reports two queues.
+        for _ in 0..3600 {
+            for shard in 0..2 {
+                metrics.shard(shard).busy_queues(vec![report("a", 1, 5), report("b", 2, 0)]);
+            }
+        }
+        assert_eq!(metrics.take_busy(), [report("a", 7200, 10), report("b", 14_400, 0)]);
+        assert_eq!(metrics.take_busy(), []);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Holds: counting never locks and never shares a cache line between shards; logging never panics and never waits for
 //! a reader that has stopped reading.
 
+pub mod busy;
 pub mod history;
 pub mod log;
 pub mod metrics;

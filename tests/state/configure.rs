@@ -103,3 +103,28 @@ fn tenants_have_queues_of_their_own() {
     assert_eq!(db.call_as(other, "delete_queue", json!({"queue": "q"}))["existed"], true);
     assert_eq!(db.call("get_queue", json!({"queue": "q", "limit": 1}))["name"], "q");
 }
+
+#[test]
+fn flags_name_the_queues_that_are_encrypted() {
+    let db = Db::new();
+    for (queue, encrypted) in [("plain", false), ("secret", true)] {
+        db.call("configure", json!({"queue": queue, "options": {"encryptionEnabled": encrypted}}));
+    }
+    assert_eq!(db.call("queue_flags", json!({"queues": ["plain", "secret", "new"]})), json!(["secret"]));
+    assert_eq!(db.call("queue_flags", json!({"queues": []})), json!([]));
+}
+
+/// A broker of a release ago reads of an answer without its queue that the queue is not encrypted.
+#[test]
+fn flags_are_not_answered_to_who_asks_in_another_way() {
+    let db = Db::new();
+    db.call("configure", json!({"queue": "secret", "options": {"encryptionEnabled": true}}));
+    db.sql(&format!(
+        "do $$ begin
+            perform queen.queue_flags('{}', '{{\"queue\": \"secret\"}}');
+            raise 'it was answered';
+        exception when invalid_parameter_value then null;
+        end $$",
+        crate::cluster::DEFAULT_TENANT
+    ));
+}

@@ -135,6 +135,32 @@ fn sizes_are_measured_queue_by_queue() {
     assert_eq!((&page["retainedBytes"], &page["segments"]), (&json!(4 * 17), &json!({"segments": 4, "messages": 4})));
 }
 
+/// A page sees no partition, and then looks for the first one of the next page: whatever comes and goes between, it says something.
+#[test]
+fn partitions_that_come_and_go_while_their_queue_is_measured_fail_no_page() {
+    let db = Db::new();
+    queue(&db, "q", 0, 0);
+    let comes_and_goes = "do $$ begin
+        for i in 1 .. 5000 loop
+            insert into queen.partitions (id, queue_id, name) select 4096, id, 'p' from queen.queues;
+            commit;
+            delete from queen.partitions;
+            commit;
+        end loop;
+    end $$";
+    let mut other = db.start(comes_and_goes);
+    db.sql(
+        "do $$ begin
+        for i in 1 .. 5000 loop
+            perform queen.measure_retained(null, '{\"page\": 10, \"messages\": 10}');
+            commit;
+        end loop;
+    end $$",
+    );
+    assert!(other.wait().expect("psql").success());
+    assert_eq!(db.sql("select segments || ' ' || bytes from queen.queue_sizes"), "0 0");
+}
+
 /// Pages end at partitions, and within one at messages; nothing is measured twice, and what is shown changes at the end.
 #[test]
 fn a_large_queue_is_measured_in_pages() {

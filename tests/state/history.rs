@@ -147,6 +147,38 @@ fn a_minute_of_a_queue_has_its_requests_and_polls_parked_on_average() {
     assert_eq!(scrape(), json!([]), "a queue with parked polls only goes as others do");
 }
 
+/// Two brokers tell at different seconds: while one of them has told of this minute, half of what is parked is in it.
+#[test]
+fn parked_polls_are_those_of_a_minute_that_is_over() {
+    let db = Db::new();
+    ["q", "young"].iter().for_each(|name| queue(&db, name, 1, 1));
+    let told = |pid: u32, name: &str, pushed: u64| {
+        let mut queue = of(name, pushed, 1000);
+        queue["parkedUs"] = 60_000_000.into();
+        let mut args = minute(pid, 1, json!([queue]));
+        args["broker"]["coveredUs"] = 60_000_000.into();
+        args
+    };
+    at_once(&db, &[told(1, "q", 3), told(2, "q", 4)]);
+    db.sql(
+        "update queen.broker_minutes set minute = minute - interval '1 minute';
+         update queen.queue_minutes set minute = minute - interval '1 minute'",
+    );
+    // Sent as one, they are of one minute.
+    let calls =
+        [told(1, "q", 5), told(1, "young", 1)].map(|args| format!("queen.add_history('{TENANT}', '{args}'::jsonb)"));
+    let text = db.sql(&format!(
+        "select {} is null; select queen.cluster_metrics('{TENANT}', '{{\"limit\": 10}}')",
+        calls.join(" is null, ")
+    ));
+    let got: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let of = |at: usize, key: &str| got["queueMinutes"][at][key].clone();
+    assert_eq!((of(0, "queue"), of(0, "pushed"), of(0, "parked").as_f64()), (json!("q"), json!(5), Some(2.0)));
+    assert_eq!(of(1, "queue"), "young");
+    // Of a queue that was not there before, what there is: of two reports of a minute each, one.
+    assert_eq!((of(1, "pushed"), of(1, "parked").as_f64()), (json!(1), Some(0.5)));
+}
+
 #[test]
 fn a_broker_that_counts_less_is_taken_as_it_is() {
     let db = Db::new();
@@ -185,7 +217,47 @@ fn minutes_are_purged_with_their_age_in_bounded_steps() {
     let db = Db::new();
     queue(&db, "q", 1, 1);
     db.sql("insert into queen.queue_minutes (minute, queue_id) select now() - make_interval(days => n), id from queen.queues, generate_series(80, 99) n");
-    let step = || db.call("purge_metrics", json!({"days": 90, "limit": 4}))["rows"].as_i64().unwrap();
-    assert_eq!([step(), step(), step(), step()], [4, 4, 2, 0]);
+    db.sql("update queen.queue_minutes set pop_messages = 1");
+    assert_eq!(purge(&db, 4), [(4, true), (4, true), (2, false)]);
     assert_eq!(db.sql("select count(*) from queen.queue_minutes"), "10");
+}
+
+/// Steps until nothing is left: rows that went, and whether there may be more.
+fn purge(db: &Db, limit: u32) -> Vec<(i64, bool)> {
+    let mut steps: Vec<(i64, bool)> = Vec::new();
+    while steps.last().is_none_or(|(_, left)| *left) {
+        let step = db.call("purge_metrics", json!({"days": 90, "limit": limit}));
+        steps.push((step["rows"].as_i64().unwrap(), step["left"].as_bool().unwrap()));
+    }
+    steps
+}
+
+/// A consumer that waits for a queue in which nothing happens, for years.
+#[test]
+fn minutes_of_polls_that_found_nothing_are_kept_as_long_as_a_scrape_tells_of_them() {
+    let db = Db::new();
+    queue(&db, "q", 1, 1);
+    // Each of the numbers that say that there was traffic, and both of those that do not.
+    let columns = "push_requests push_messages pop_messages ack_messages ack_failed transactions pop_empty parked_us";
+    for (n, column) in columns.split(' ').enumerate() {
+        db.sql(&format!(
+            "insert into queen.queue_minutes (minute, queue_id, {column})
+             select now() - {n} * interval '1 second' - make_interval(mins => m), id, 1 from queen.queues, unnest(array[0, 4, 8, 11, 15, 2000]) as m"
+        ));
+    }
+    assert_eq!(purge(&db, 2), [(2, true), (2, true), (2, true), (0, false)]);
+    let left = |of: &str| db.sql(&format!("select count(*) from queen.queue_minutes where {of}"));
+    assert_eq!(
+        (left("pop_empty + parked_us = 0"), left("pop_empty = 1"), left("parked_us = 1")),
+        ("36".into(), "3".into(), "3".into())
+    );
+    // Among all others, they are found without looking at those.
+    db.sql("insert into queen.queue_minutes (minute, queue_id, pop_messages) select now() - make_interval(mins => n), gen_random_uuid(), 1 from generate_series(20, 50000) as n");
+    db.sql("analyze queen.queue_minutes");
+    let read = db.sql(&format!(
+        "select queen.purge_metrics('{TENANT}', '{{\"days\": 90, \"limit\": 1000}}');
+         select idx_tup_fetch + seq_tup_read from pg_stat_xact_user_tables where relname = 'queue_minutes'"
+    ));
+    let rows = read.lines().last().and_then(|line| line.parse::<u32>().ok()).expect("a number");
+    assert!(rows < 100, "{rows} rows");
 }

@@ -260,13 +260,14 @@ fn counts_by_pages_are_those_of_one_call() {
     for ranks in [1, 20, 1000] {
         assert_eq!(count(&db, 5, ranks), 3);
         let whole = counted(&db);
-        assert_eq!(whole.0["groups"].as_array().map(Vec::len), Some(12));
+        assert_eq!(whole.0["groups"].as_array().map(Vec::len), Some(18));
         let queues = whole.0["queues"].as_array().unwrap();
         // The functions that count all at once for the pages of small databases say the same.
         assert_eq!(db.sql(by_partition), "");
         assert_eq!(db.sql(by_group), "");
         assert!(queues.iter().any(|q| q["leased"] != 0 && q["recent_at"].as_array().unwrap().len() == 3), "{queues:?}");
-        for (page, steps) in [(100, 3 + 6 + 1), (299, 2 + 3 + 1), (600, 3), (5000, 3)] {
+        // By one and six groups.
+        for (page, steps) in [(7 * 100, 3 + 6 + 1), (7 * 299, 2 + 3 + 1), (7 * 600, 3), (50_000, 3)] {
             db.sql("truncate queen.queue_counts, queen.group_counts, queen.pending_ranks, queen.lag_ranks");
             assert_eq!(count_by_pages(&db, page, ranks), steps, "pages of {page}");
             assert_eq!(counted(&db), whole, "pages of {page}, {ranks} ranks");
@@ -286,12 +287,49 @@ fn pages_of_many_groups_have_fewer_partitions() {
     db.sql(&format!(
         "insert into queen.partitions (id, queue_id, name) select n << 12, '{q1}', 'r' || n from generate_series(1000, 5000) as n"
     ));
-    // By one group and six: 7,000 / 7 are a thousand; and never fewer.
-    for page in [7_000, 1_500] {
+    let partitions = |page| {
         db.sql("truncate queen.count_walks, queen.count_walk_groups, queen.count_walk_ranks");
         db.sql("delete from queen.queues where name <> 'q1'");
         step(&db, &Value::Null, page, 10);
-        assert_eq!(db.sql("select partitions from queen.count_walks"), "1000");
+        db.sql("select partitions from queen.count_walks")
+    };
+    // By one and six groups.
+    assert_eq!(partitions(7_000), "1000");
+    db.sql(&format!(
+        "insert into queen.groups (queue_id, name) select '{q1}', 'g' || n from generate_series(1, 2000) as n"
+    ));
+    assert_eq!((partitions(5_000), partitions(100)), ("5".into(), "1".into()), "and never none");
+}
+
+/// Its partitions are gone, and so is what it had to do.
+#[test]
+fn a_group_of_which_nothing_is_left_has_nothing_left() {
+    let db = Db::new();
+    small(&db);
+    count(&db, 5, 1000);
+    let of = |queue: &str| {
+        let groups = db.call("list_groups", json!({"limit": 100, "probes": 100}));
+        let group = groups.as_array().unwrap().iter().find(|group| group["name"] == "g" && group["queueName"] == queue);
+        group.map(|group| (group["partitionCursors"].clone(), group["totalLag"].clone(), group["members"].clone()))
+    };
+    let depth = || db.call("queue_depth", json!({"queue": "q1", "group": "g", "limit": 9}))["pending"].clone();
+    assert_eq!(of("q1").map(|(cursors, _, members)| (cursors, members)), Some((json!(6), json!(1))));
+    assert_ne!(depth(), 0);
+    db.sql(
+        "update queen.groups set mode = 'all', registered_at = now() where name = 'g';
+         delete from queen.cursors as c using queen.partitions as p, queen.queues as q
+             where p.id = c.partition_id and q.id = p.queue_id and q.name = 'q1';
+         delete from queen.segments as s using queen.partitions as p, queen.queues as q
+             where p.id = s.partition_id and q.id = p.queue_id and q.name = 'q1';
+         delete from queen.partitions as p using queen.queues as q where q.id = p.queue_id and q.name = 'q1'",
+    );
+    for by_pages in [false, true] {
+        match by_pages {
+            false => count(&db, 5, 1000),
+            true => count_by_pages(&db, 700, 1000),
+        };
+        assert_eq!((of("q1"), depth()), (Some((json!(0), json!(0), json!(0))), json!(0)));
+        db.sql("update queen.group_counts set cursors = 3, lag = 5, members = 1");
     }
 }
 
@@ -300,15 +338,15 @@ fn what_pages_show_changes_with_the_last_page_of_a_queue() {
     let db = Db::new();
     large(&db);
     db.sql("delete from queen.queues where name <> 'q1'");
-    count_by_pages(&db, 100, 20);
+    count_by_pages(&db, 700, 20);
     let before = counted(&db);
     db.sql("update queen.partitions set last_offset = last_offset + 5");
-    let mut walk = step(&db, &Value::Null, 100, 20);
+    let mut walk = step(&db, &Value::Null, 700, 20);
     while !walk.is_null() {
         assert_eq!(counted(&db).0, before.0);
         assert_eq!(db.sql("select count(*) from queen.count_walk_ranks as r where group_id = 0"), "20");
         // Another broker, or this one after a restart, knows of no walk and goes on with it.
-        walk = step(&db, &Value::Null, 100, 20);
+        walk = step(&db, &Value::Null, 700, 20);
     }
     let after = counted(&db);
     count(&db, 5, 20);
@@ -321,7 +359,7 @@ fn a_queue_or_a_group_may_go_while_it_is_counted_and_one_may_come() {
     let db = Db::new();
     large(&db);
     db.sql("delete from queen.queues where name <> 'q1'");
-    let walk = step(&db, &Value::Null, 100, 20);
+    let walk = step(&db, &Value::Null, 700, 20);
     // A group goes, one comes, and so do partitions before and behind the page.
     db.sql(
         "delete from queen.cursors where group_id = (select min(group_id) from queen.count_walk_groups);
@@ -332,21 +370,21 @@ fn a_queue_or_a_group_may_go_while_it_is_counted_and_one_may_come() {
     );
     let mut left = walk.clone();
     while !left.is_null() {
-        left = step(&db, &left, 100, 20);
+        left = step(&db, &left, 700, 20);
     }
     assert_eq!(kept(&db), "0 0 0");
     let groups = "select string_agg(g.name, ' ' order by g.id) from queen.group_counts as k join queen.groups as g on g.id = k.group_id";
     assert_eq!(db.sql(groups), "all new at pinned without", "the late one has not been met on all pages");
     assert_eq!(db.sql("select count(*) from queen.group_counts"), "5");
-    count_by_pages(&db, 100, 20);
+    count_by_pages(&db, 700, 20);
     assert_eq!(db.sql(groups), "all new at pinned without late");
 
     // The queue goes between two pages.
-    let walk = step(&db, &Value::Null, 100, 20);
+    let walk = step(&db, &Value::Null, 700, 20);
     db.sql("update queen.queues set tenant_id = 'ffffffff-ffff-ffff-ffff-ffffffffffff'");
     while db.call("drop_queue", json!({"limit": 100}))["left"] == true {}
     assert_ne!(kept(&db), "0 0 0");
-    let reply = db.call("count_queue", json!({"exact": 5, "ranks": 20, "page": 100, "walk": walk}));
+    let reply = db.call("count_queue", json!({"exact": 5, "ranks": 20, "page": 700, "walk": walk}));
     assert_eq!((&reply["queue"], &reply["left"]), (&walk, &Value::Null));
     assert_eq!(kept(&db), "0 0 0");
 }
@@ -358,28 +396,28 @@ fn an_abandoned_walk_is_forgotten() {
     db.sql("delete from queen.queues where name <> 'q1'");
     let age = "update queen.count_walks set walked_at = now() - interval '11 minutes'";
     // By the next pass, which begins it anew.
-    step(&db, &Value::Null, 100, 20);
+    step(&db, &Value::Null, 700, 20);
     db.sql(age);
-    let walk = step(&db, &Value::Null, 100, 20);
+    let walk = step(&db, &Value::Null, 700, 20);
     assert_eq!(db.sql("select partitions from queen.count_walks"), "100");
     // One that is not so old goes on, also where the task runs seldom.
     db.sql(age);
-    db.call("count_queue", json!({"exact": 5, "ranks": 20, "page": 100, "walk": walk, "keepMs": 900_000}));
+    db.call("count_queue", json!({"exact": 5, "ranks": 20, "page": 700, "walk": walk, "keepMs": 900_000}));
     assert_eq!(db.sql("select partitions from queen.count_walks"), "200");
     // By the broker that meets it with its next page, and the next pass has the queue.
     db.sql(age);
-    assert_eq!(step(&db, &walk, 100, 20), Value::Null);
+    assert_eq!(step(&db, &walk, 700, 20), Value::Null);
     assert_eq!(kept(&db), "0 0 0");
     // By one whose page failed.
-    step(&db, &Value::Null, 100, 20);
-    let reply = db.call("count_queue", json!({"exact": 5, "ranks": 20, "page": 100, "walk": walk, "skip": true}));
+    step(&db, &Value::Null, 700, 20);
+    let reply = db.call("count_queue", json!({"exact": 5, "ranks": 20, "page": 700, "walk": walk, "skip": true}));
     assert_eq!((&reply["queue"], kept(&db).as_str()), (&walk, "0 0 0"));
     // By a pass that finds few partitions.
-    step(&db, &Value::Null, 100, 20);
+    step(&db, &Value::Null, 700, 20);
     assert_eq!(count(&db, 5000, 20), 0);
     assert_eq!(kept(&db), "0 0 0");
     // Another broker ended it: it is not begun once more.
-    assert_eq!(step(&db, &walk, 100, 20), Value::Null);
+    assert_eq!(step(&db, &walk, 700, 20), Value::Null);
     assert_eq!(counted(&db), (json!({"queues": null, "groups": null, "pending": null, "lag": null}), "0 0 0".into()));
 }
 

@@ -22,7 +22,8 @@ const EXPLAIN: &str = "load 'auto_explain';
     set auto_explain.log_analyze = on;
     set auto_explain.log_timing = off";
 
-/// A queue of 20,000 partitions with 3 segments of 10 messages each, and a cursor each of one group.
+/// A queue of 20,000 partitions with 3 segments of 10 messages each, and a cursor each of one group; and one of a single partition with
+/// many segments.
 const FILL: &str = "
     insert into queen.queues (tenant_id, name) values ('00000000-0000-0000-0000-000000000001', 'q');
     insert into queen.partitions (id, queue_id, name, last_offset, last_created_at)
@@ -33,7 +34,12 @@ const FILL: &str = "
         from queen.partitions as p, generate_series(0, 2) as i;
     insert into queen.groups (queue_id, name) select id, '__QUEUE_MODE__' from queen.queues;
     insert into queen.cursors (partition_id, group_id, committed)
-        select p.id, g.id, 19 from queen.partitions as p, queen.groups as g";
+        select p.id, g.id, 19 from queen.partitions as p, queen.groups as g;
+    insert into queen.queues (tenant_id, name) values ('00000000-0000-0000-0000-000000000001', 'long');
+    insert into queen.partitions (id, queue_id, name, last_offset, last_created_at)
+        select 30000 << 12, q.id, 'p', 4999, clock_timestamp() from queen.queues as q where q.name = 'long';
+    insert into queen.segments (partition_id, base_offset, count, created_at, codec, frame_flags, raw_len, keys, body)
+        select 30000 << 12, i, 1, clock_timestamp(), 0, 1, 400, '\\x00', '\\x00' from generate_series(0, 4999) as i";
 
 struct Plans {
     client: std::rc::Rc<Client>,
@@ -52,6 +58,20 @@ impl Plans {
 
     /// Runs something and judges every plan that this session logged meanwhile.
     async fn of<T>(&mut self, what: &str, work: impl Future<Output = T>) -> T {
+        self.judged(what, fault, work).await
+    }
+
+    /// The same of what does a part of a long list, and must not read the rest of it.
+    async fn of_page<T>(&mut self, what: &str, work: impl Future<Output = T>) -> T {
+        self.judged(what, |plan| fault(plan).or_else(|| waste(plan)), work).await
+    }
+
+    async fn judged<T>(
+        &mut self,
+        what: &str,
+        judge: impl Fn(&str) -> Option<String>,
+        work: impl Future<Output = T>,
+    ) -> T {
         self.log.seek(SeekFrom::End(0)).unwrap();
         let done = work.await;
         let mut text = String::new();
@@ -59,7 +79,7 @@ impl Plans {
         let mut plans = 0;
         for entry in entries(&text, self.pid).filter(|entry| entry.contains("  plan:")) {
             plans += 1;
-            if let Some(why) = fault(&entry) {
+            if let Some(why) = judge(&entry) {
                 self.wrong.push(format!("{what}: {why}\n{entry}"));
             }
         }
@@ -110,6 +130,15 @@ fn fault(plan: &str) -> Option<String> {
         }
     }
     None
+}
+
+/// What reads more than it needs: rows that an index leads to only for them to be thrown away.
+fn waste(plan: &str) -> Option<String> {
+    let removed = |line: &&str| {
+        let rows = line.trim().strip_prefix("Rows Removed by Filter: ").and_then(|rows| rows.parse::<u64>().ok());
+        rows.is_some_and(|rows| 1000 < rows)
+    };
+    plan.lines().find(removed).map(str::to_owned)
 }
 
 async fn judge_all(db: &Db, round: u8) {
@@ -210,7 +239,21 @@ async fn judge_all(db: &Db, round: u8) {
         format_args!(r#"{{"queue_id": "{}", "next": 1, "groups": [{}]}}"#, uuid::Uuid::from_u128(queue.0), group.0),
         spread.iter().map(|p| p.0.to_string()).collect::<Vec<_>>().join(",")
     );
-    plans.of("count_page", client.query_typed(&page, &[])).await.unwrap();
+    plans.of_page("count_page", client.query_typed(&page, &[])).await.unwrap();
+    // A slice of a partition that takes many of them, from its middle.
+    db.sql(
+        "insert into queen.measure_walks (queue_id, partition_id, next_offset)
+            select q.id, 30000 << 12, 1000 from queen.queues as q where q.name = 'long'
+            on conflict on constraint measure_walks_pk do update set next_offset = 1000, segments = 0",
+    )
+    .await;
+    let long =
+        client.query_typed("select queue_id from queen.measure_walks", &[]).await.unwrap()[0].get::<_, uuid::Uuid>(0);
+    let slice =
+        format!(r#"select queen.measure_retained(null, '{{"page": 50000, "messages": 100, "walk": "{long}"}}')"#);
+    plans.of_page("measure_retained", client.query_typed(&slice, &[])).await.unwrap();
+    let measured = "select segments * 10000 + next_offset from queen.measure_walks";
+    assert_eq!(db.number(measured).await, 100 * 10_000 + 1100);
 
     let here = db.incarnation().await;
     let [a, b] = [1, 2].map(|n| u128::from(round) << 8 | n);

@@ -270,6 +270,9 @@ fn functions_change_all_at_once() {
         db.sql("update queen.functions set checksum = 'of an older binary' where name in ('find_lanes', 'provision', 'append')")
             .await;
         store::boot(&db.target, true).await.unwrap();
+        // That statement was one transaction as well.
+        let old = "select count(*) from queen.functions where checksum = 'of an older binary'";
+        assert_eq!(db.number(old).await, 0, "all of them are new");
         let changed = "from queen.functions where xmin = (select xmin from queen.functions where name = 'provision')";
         assert_eq!(db.number(&format!("select count(*) {changed}")).await, 3, "three functions, one transaction");
     });
