@@ -48,7 +48,6 @@ pub(crate) struct PopJob {
     fill_wait_ms: u32,
     /// What the group's record says of conflation, once it was met.
     conflation: Option<bool>,
-    pub(crate) conflation_made: bool,
 }
 
 impl PopJob {
@@ -117,7 +116,6 @@ impl Shard {
             waits_in: None,
             fill_wait_ms: 0,
             conflation: None,
-            conflation_made: false,
         };
         let job = self.pops.insert(job);
         self.pop_slots.insert(slot, job);
@@ -228,9 +226,9 @@ impl Shard {
             let ready = self.count_ready(group, wanted);
             if ready < wanted && self.queues.groups[group].state == GroupState::Open {
                 let job = self.remove_pop(at);
-                let PopJob { fill_wait_ms, conflation, conflation_made, .. } = job;
-                let verdict = PopVerdict { ready, fill_wait_ms, conflation, conflation_made, ..PopVerdict::default() };
-                return self.reply(job.slot, Verdict::Pop(verdict));
+                let PopJob { slot, fill_wait_ms, conflation, .. } = job;
+                let verdict = PopVerdict { ready, fill_wait_ms, conflation, ..PopVerdict::default() };
+                return self.reply(slot, Verdict::Pop(verdict));
             }
         }
         self.select(at, group);
@@ -300,8 +298,8 @@ impl Shard {
         let job = self.remove_pop(at);
         let lease = job.lease.filter(|_| !job.pop.auto_ack && !job.claims.is_empty());
         let failed = job.failed && job.claims.is_empty();
-        let PopJob { claims, fill_wait_ms, conflation, conflation_made, .. } = job;
-        let verdict = PopVerdict { claims, lease, ready: 0, fill_wait_ms, failed, conflation, conflation_made };
+        let PopJob { claims, fill_wait_ms, conflation, .. } = job;
+        let verdict = PopVerdict { claims, lease, ready: 0, fill_wait_ms, failed, conflation };
         self.reply(job.slot, Verdict::Pop(verdict));
     }
 

@@ -26,10 +26,6 @@ impl Line {
         self.jobs.push_back(job);
     }
 
-    pub(crate) fn first(&self, pops: &Slab<PopJob>) -> Option<Ref> {
-        self.jobs.iter().copied().find(|job| pops.get(*job).is_some())
-    }
-
     pub(crate) fn take_first(&mut self, pops: &Slab<PopJob>) -> Option<Ref> {
         while let Some(job) = self.jobs.pop_front() {
             if pops.get(job).is_some() {

@@ -44,9 +44,6 @@ impl Shard {
                 state.registered = row.registered || *state.name == *QUEUE_MODE;
                 state.conflation = Some(row.conflation);
                 state.state = GroupState::Met;
-                if let Some(first) = state.pops.first(&self.pops).filter(|_| row.made && row.conflation) {
-                    self.pops[first].conflation_made = true;
-                }
                 // The first one that is not pinned begins the scan.
                 self.run_pops(group);
             }

@@ -215,7 +215,7 @@ impl Shard {
             Command::GiveBack { lease, claims } => self.give_back(lease, claims),
             Command::QueueChanged { tenant, queue } => self.queue_changed(slot, tenant, queue),
             Command::LaneGrew { lane } => self.read_grown(slot, lane),
-            Command::GroupChanged { tenant, group } => self.group_changed(slot, tenant, &group),
+            Command::GroupChanged { tenant, queue, group } => self.group_changed(slot, tenant, queue, &group),
         }
     }
 
