@@ -65,7 +65,7 @@ pub struct Shard {
     pub(crate) heards: Slab<HeardJob>,
     /// Lanes with drafts that may close, in order.
     pub(crate) closing: VecDeque<Ref>,
-    /// Groups whose ring was given something while pops waited for the end of a scan or a seeding; this turn.
+    /// Groups whose ring was given something while pops waited for the end of a scan or a seeding, or that has come; this turn.
     pub(crate) fed: Vec<Ref>,
     /// Lanes to provision with the next call.
     pub(crate) provision: Vec<Ref>,
@@ -299,9 +299,7 @@ impl Shard {
                 let cursor = lane.cursor_entry(group_ref);
                 if cursor.in_ready || group.ring.len() < self.config.ready_max {
                     group.ring.put(lane_ref, cursor);
-                    if !group.pops.is_empty() && !self.fed.contains(&group_ref) {
-                        self.fed.push(group_ref);
-                    }
+                    self.feed(group_ref);
                 } else {
                     group.look_again(partition);
                 }
