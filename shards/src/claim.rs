@@ -511,7 +511,11 @@ impl Shard {
         let options = self.queues.slab[lane.queue].options();
         let asked = start;
         let start = start.max(lane.log_start);
-        let records: Vec<Record> = records.into_iter().filter(|r| r.last() >= start).collect();
+        let mut records: Vec<Record> = records.into_iter().filter(|r| r.last() >= start).collect();
+        // What lies beyond a row that is missing is claimed by itself.
+        let follows = |two: &[Record]| two[0].last().plus(1) == two[1].base;
+        let adjacent = 1 + records.windows(2).take_while(|two| follows(two)).count();
+        records.truncate(adjacent);
         let Some(first) = records.first() else {
             // Retention took them meanwhile, and what is left starts further up; or the rows are missing, and asking
             // for them again would never end.

@@ -225,6 +225,35 @@ fn a_pop_with_reads_pending_is_withdrawn_in_a_few_steps_however_many_there_are()
     }
 }
 
+/// A row of a log is missing, of which nobody knows: what lies beyond it is another claim, and no budget is exceeded.
+#[test]
+fn a_claim_that_is_read_ends_before_a_hole() {
+    let mut fake = Fake::new();
+    let Command::Pop(three) = pop("1") else { panic!("a pop") };
+    for (slot, first, last) in [(1, 0, 1), (2, 6, 8)] {
+        fake.ask(slot, Command::Pop(Pop { batch: 3, auto_ack: true, ..three.clone() }));
+        while !fake.calls.is_empty() {
+            fake.answer(|call| match call {
+                Call::Scan { group, .. } => {
+                    let rows = vec![ScanRow { cursor: Some(row(group.0)), ..unread(1, 9) }];
+                    Ok(Reply::Scanned { rows, next: None, now: Stamp(START as i64) })
+                }
+                Call::ReadRecords { from, .. } => {
+                    let records = [record(0, 2, 20), record(6, 4, 40)];
+                    let records = records.into_iter().filter(|record| *from <= record.last()).collect();
+                    Ok(Reply::Records { records, log_start: Offset(0) })
+                }
+                call => Ok(plain(call)),
+            });
+        }
+        let (last_offset, log_start) = (Offset(9), Offset(0));
+        fake.moved(vec![CursorOutcome::Moved { version: 1 + slot as i64, lease_left_us: 0, last_offset, log_start }]);
+        let Some(Verdict::Pop(verdict)) = fake.reply(slot) else { panic!("answered") };
+        let [claim] = &verdict.claims[..] else { panic!("{verdict:?}") };
+        assert_eq!((claim.start, claim.end, claim.records.len()), (Offset(first), Offset(last), 1));
+    }
+}
+
 /// A discovery pop asks for a queue that is gone, and a pop that names it waits for the same answer. Source: data plane 4.3.
 #[test]
 fn only_who_names_a_queue_makes_it() {
