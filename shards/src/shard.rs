@@ -81,6 +81,8 @@ pub struct Shard {
     pub(crate) freeing: Option<(Ref, Ref)>,
     pub(crate) bundles: Bundles,
     pub(crate) commits: u64,
+    /// Lanes to which append commits added something, once for each commit; bundles are not among them.
+    pub(crate) lanes_written: u64,
     pub(crate) timers: Timers,
     /// By how much PostgreSQL's clock is further than it was known to be, since the last look.
     pub(crate) leapt_us: u64,
@@ -138,6 +140,7 @@ impl Shard {
             freeing: None,
             bundles: Bundles::default(),
             commits: 0,
+            lanes_written: 0,
             timers: Timers::default(),
             leapt_us: 0,
             watches: Watches::default(),
