@@ -7,7 +7,7 @@ use super::{Files, Outside, weight};
 use crate::spool::disk::Disk;
 use crate::spool::format::{BLOCK, DATA_START, Found, Header, Scanner};
 use queen_shards::command::{Drained, SpoolId, SpoolRecord};
-use queen_shards::handed::Window;
+use queen_shards::handed::Room;
 
 /// Part of a file of ours, from a block on.
 pub(super) struct Piece {
@@ -36,7 +36,7 @@ impl Piece {
 
 impl<D: Disk, O: Outside> Files<D, O> {
     /// Reads records that were put off and whose turn it is, and hands them over. How many are lost.
-    pub(super) async fn read_later(&mut self, room: Window, drained: &mut Vec<Drained>, size: &mut usize) -> usize {
+    pub(super) async fn read_later(&mut self, room: Room, drained: &mut Vec<Drained>, size: &mut usize) -> usize {
         let mut lost = 0;
         while drained.len() < room.records
             && *size < room.bytes
