@@ -103,9 +103,15 @@ impl Core {
                     let limit = core.patience(&ask);
                     let run = async |client: &Client| store::call(&On { client, means: Some(&on) }, &ask).await;
                     let result = core.with_conn(|c| &c.cold, limit, run).await;
-                    // Before anybody is answered, and whoever has left by then.
-                    core.tell_of_record(&ask, &result).await;
+                    let made = makes_conflating(&ask, &result);
+                    if made == Made::Yes {
+                        // Before anybody is answered, and whoever has left by then.
+                        core.tell_of_record(&ask).await;
+                    }
                     core.enter(Event::Returned { call, result });
+                    if made == Made::Unknown {
+                        core.tell_of_record(&ask).await;
+                    }
                 });
             }
         }
@@ -147,18 +153,8 @@ impl Core {
 
     /// A group may have a record now that says conflation: pinned pops may have met it before, in other shards and brokers, where
     /// nobody registers it. Source: data plane 4.10.
-    async fn tell_of_record(&self, ask: &Call, result: &Result<Reply, StoreError>) {
-        let Call::OpenGroup { tenant, queue, group, contact } = ask else { return };
-        let made = match result {
-            Ok(Reply::Group(Some(row))) => row.made && row.conflation,
-            Err(StoreError::Unknown(_)) => {
-                matches!(contact, Contact::RegisterConflating(_) | Contact::PinnedConflating(_))
-            }
-            _ => false,
-        };
-        if !made {
-            return;
-        }
+    async fn tell_of_record(&self, ask: &Call) {
+        let Call::OpenGroup { tenant, queue, group, .. } = ask else { return };
         let (tenant, args) = (*tenant, serde_json::json!({ "queue": &**queue }));
         let told = |shard| {
             let command = Command::GroupChanged { tenant, queue: Some(queue.clone()), group: group.clone() };
@@ -222,5 +218,24 @@ impl Core {
             store::log_error(error);
         }
         result
+    }
+}
+
+/// Whether a call made a group's record that says conflation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Yes,
+    No,
+    /// It has no answer.
+    Unknown,
+}
+
+fn makes_conflating(ask: &Call, result: &Result<Reply, StoreError>) -> Made {
+    let Call::OpenGroup { contact, .. } = ask else { return Made::No };
+    let asks = matches!(contact, Contact::RegisterConflating(_) | Contact::PinnedConflating(_));
+    match result {
+        Ok(Reply::Group(Some(row))) if row.made && row.conflation => Made::Yes,
+        Err(StoreError::Unknown(_)) if asks => Made::Unknown,
+        _ => Made::No,
     }
 }
