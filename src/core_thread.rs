@@ -486,8 +486,8 @@ impl Core {
     /// Tells every shard that a group may be gone from any queue and waits until all have heard it.
     pub async fn group_changed(&self, tenant: TenantId, group: &str) {
         let group: Arc<str> = group.into();
-        let told =
-            (0..self.shards()).map(|shard| self.ask(shard, Command::GroupChanged { tenant, group: group.clone() }));
+        let told = (0..self.shards())
+            .map(|shard| self.ask(shard, Command::GroupChanged { tenant, queue: None, group: group.clone() }));
         futures_util::future::join_all(told).await;
     }
 

@@ -283,7 +283,8 @@ impl Shard {
             let apart = accepted != std::mem::replace(&mut span, accepted);
             size.segments += (own || (drained && apart)) as usize;
         }
-        size.segments += 1;
+        // What none of them begins by itself.
+        size.segments += (take > 0) as usize;
         take
     }
 
@@ -448,7 +449,7 @@ impl Shard {
             self.lookup_follows(at, before, flying.fresh);
         }
         self.count_pushed(at, flying.count as u64);
-        self.spool.written += (flying.count > 0) as u64;
+        self.lanes_written += (flying.count > 0) as u64;
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }
@@ -466,6 +467,7 @@ impl Shard {
             self.answer_draft(Some(at), draft);
         }
         self.count_pushed(at, flying.count as u64);
+        self.lanes_written += (flying.count > 0) as u64;
         self.catch_up(at, base.plus(flying.count as i64 - 1));
     }
 

@@ -4,6 +4,7 @@ use crate::ack::Ruled;
 use crate::append::JudgedDraft;
 use crate::command::{Record, Verdict};
 use crate::effect::{Call, Contact, Effect, KeysRow, LaneRow, Reply, StoreError};
+use crate::fifo::Fifo;
 use crate::ids::{CallId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::lane::Ticket;
 use crate::limits::CALLS_MAX;
@@ -14,9 +15,8 @@ use crate::seal::{LoadingRuns, Probing};
 use crate::sealed::RowId;
 use crate::settle::Resolving;
 use crate::shard::Shard;
-use crate::slab::Ref;
+use crate::slab::{Ref, Slab};
 use hashbrown::HashMap;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What an answer of the one kind that a call has says.
@@ -59,25 +59,24 @@ pub(crate) enum Pending {
     FindCursors { waiting: Vec<(Ref, Vec<Ticket>)> },
     Resolve(Resolving),
     ReadPoison { ticket: Ticket, lane: Ref, group: Ref, tries: u8, ruled: Ruled },
-    Nobody,
 }
 
-impl Pending {
-    /// Whether it reads cursors or records for a pop, which are busy until it is answered.
-    fn reads_for(&self, pop: Ref) -> bool {
-        match self {
-            Pending::ReadClaim { job, .. } | Pending::ReadNewest { job, .. } | Pending::Seed { job, .. } => *job == pop,
-            _ => false,
-        }
-    }
+/// A call that is not answered.
+#[derive(Debug)]
+struct OpenCall {
+    /// Until it is sent.
+    call: Option<Call>,
+    pending: Pending,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     last: u64,
-    /// With the moment it was sent.
-    in_flight: HashMap<CallId, (Micros, Pending)>,
-    waiting: VecDeque<(Call, Pending)>,
+    open: Slab<OpenCall>,
+    /// With the moment it was sent. What nobody waits for any more has left `open`.
+    in_flight: HashMap<CallId, (Micros, Ref)>,
+    /// For room.
+    waiting: Fifo,
     provisions: usize,
 }
 
@@ -94,29 +93,30 @@ impl Calls {
 
     /// What waits for room, in order.
     pub(crate) fn take_waiting(&mut self) -> Vec<Pending> {
-        self.waiting.drain(..).map(|(_, pending)| pending).collect()
+        let waiting = self.waiting.take(&self.open);
+        waiting.into_iter().filter_map(|at| Some(self.open.remove(at)?.pending)).collect()
     }
 
-    /// What is read for a pop that is gone: what was sent is answered to nobody, what was not is not asked. A step for each call
-    /// that there is.
-    pub(crate) fn take_reads(&mut self, pop: Ref) -> Vec<Pending> {
-        let of_pop = |(call, (_, pending)): (&CallId, &(Micros, Pending))| pending.reads_for(pop).then_some(*call);
-        let mut sent: Vec<CallId> = self.in_flight.iter().filter_map(of_pop).collect();
-        sent.sort_unstable();
-        let nobody = |call| std::mem::replace(&mut self.in_flight.get_mut(&call).expect("found").1, Pending::Nobody);
-        let mut reads: Vec<Pending> = sent.into_iter().map(nobody).collect();
-        let (unsent, others) = self.waiting.drain(..).partition(|(_, pending)| pending.reads_for(pop));
-        self.waiting = others;
-        let unsent: VecDeque<(Call, Pending)> = unsent;
-        reads.extend(unsent.into_iter().map(|(_, pending)| pending));
-        reads
+    /// Nobody waits for an answer any more: what was sent is answered to nobody, what was not is not asked. What it was for,
+    /// unless it was answered.
+    pub(crate) fn withdraw(&mut self, at: Ref) -> Option<Pending> {
+        let OpenCall { call, pending } = self.open.remove(at)?;
+        if call.is_some() {
+            self.waiting.one_is_gone(&self.open);
+        }
+        Some(pending)
     }
 
     /// Counts a call as sent.
     pub(crate) fn put_in_flight(&mut self, now: Micros, pending: Pending) -> CallId {
+        let at = self.open.insert(OpenCall { call: None, pending });
+        self.sent(now, at)
+    }
+
+    fn sent(&mut self, now: Micros, at: Ref) -> CallId {
         self.last += 1;
         let call = CallId(self.last);
-        self.in_flight.insert(call, (now, pending));
+        self.in_flight.insert(call, (now, at));
         call
     }
 
@@ -128,19 +128,30 @@ impl Calls {
 impl Shard {
     pub(crate) fn ask(&mut self, call: Call, pending: Pending) {
         self.calls.provisions += matches!(pending, Pending::Provision { .. }) as usize;
-        self.calls.waiting.push_back((call, pending));
+        let at = self.calls.open.insert(OpenCall { call: Some(call), pending });
+        self.calls.waiting.push(at);
+    }
+
+    /// Asks for what a pop wants to claim from: a pop that is gone does not wait for it.
+    pub(crate) fn ask_for(&mut self, job: Ref, call: Call, pending: Pending) {
+        let at = self.calls.open.insert(OpenCall { call: Some(call), pending });
+        self.calls.waiting.push(at);
+        self.pops[job].reads.push(at);
     }
 
     pub(crate) fn send_calls(&mut self) {
         while self.calls.in_flight.len() < CALLS_MAX {
-            let Some((ask, pending)) = self.calls.waiting.pop_front() else { break };
-            let call = self.calls.put_in_flight(self.now, pending);
+            let Some(at) = self.calls.waiting.take_first(&self.calls.open) else { break };
+            let Some(ask) = self.calls.open[at].call.take() else { continue };
+            let call = self.calls.sent(self.now, at);
             self.effects.push(Effect::Call { call, ask });
         }
     }
 
     pub(crate) fn resume(&mut self, call: CallId, result: Result<Reply, StoreError>) {
-        let Some((sent, pending)) = self.calls.in_flight.remove(&call) else { return };
+        let Some((sent, at)) = self.calls.in_flight.remove(&call) else { return };
+        // Else its pop was withdrawn.
+        let Some(OpenCall { pending, .. }) = self.calls.open.remove(at) else { return };
         (self.answering, self.asked) = (call, sent);
         let result = if self.is_severed(call) { Err(other_store()) } else { result };
         match pending {
@@ -180,8 +191,6 @@ impl Shard {
             Pending::Probe(probing) => self.rows_probed(probing, only!(result, Reply::RunRows(rows) => rows)),
             // What could not be removed goes with the clean-up.
             Pending::DropRuns => {}
-            // The pop was withdrawn.
-            Pending::Nobody => {}
             Pending::FindQueue { slot, tenant, queue } => self.queue_answered(slot, tenant, queue, result),
             Pending::OpenGroup { group, epoch, .. } | Pending::Scan { group, epoch } if self.is_past(group, epoch) => {}
             Pending::OpenGroup { group, contact, .. } => {

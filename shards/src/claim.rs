@@ -43,12 +43,13 @@ pub(crate) struct PopJob {
     stopped: bool,
     /// See [`Command::Withdraw`](crate::command::Command::Withdraw).
     withdrawn: bool,
-    /// The group in whose line it waits.
+    /// The group in which it waits.
     waits_in: Option<Ref>,
+    /// Calls that read for it, answered ones among them: those of one round, see [`Shard::run_pop`].
+    pub(crate) reads: Vec<Ref>,
     fill_wait_ms: u32,
     /// What the group's record says of conflation, once it was met.
     conflation: Option<bool>,
-    pub(crate) conflation_made: bool,
 }
 
 impl PopJob {
@@ -115,9 +116,9 @@ impl Shard {
             stopped: false,
             withdrawn: false,
             waits_in: None,
+            reads: Vec::new(),
             fill_wait_ms: 0,
             conflation: None,
-            conflation_made: false,
         };
         let job = self.pops.insert(job);
         self.pop_slots.insert(slot, job);
@@ -137,19 +138,15 @@ impl Shard {
     }
 
     /// What is read for a job that is gone is not waited for: its cursors are free.
-    fn drop_reads(&mut self, at: Ref) {
-        for read in self.calls.take_reads(at) {
-            match read {
-                Pending::ReadClaim { group, lane, .. } | Pending::ReadNewest { group, lane, .. } => {
+    fn drop_reads(&mut self, reads: Vec<Ref>) {
+        for read in reads {
+            match self.calls.withdraw(read) {
+                Some(Pending::ReadClaim { group, lane, .. } | Pending::ReadNewest { group, lane, .. }) => {
                     self.free_cursor(lane, group);
                 }
-                Pending::Seed { group, epoch, lanes, .. } => {
+                Some(Pending::Seed { group, epoch, lanes, .. }) => {
                     lanes.into_iter().for_each(|lane| self.free_cursor(lane, group));
-                    if !self.is_past(group, epoch) {
-                        let state = &mut self.queues.groups[group];
-                        state.seeding = state.seeding.saturating_sub(1);
-                        self.run_pops(group);
-                    }
+                    self.end_seeding(group, epoch);
                 }
                 _ => {}
             }
@@ -167,16 +164,14 @@ impl Shard {
         let Some(job) = self.pops.get_mut(at) else { return };
         job.waits_in = None;
         if job.withdrawn && job.moves == 0 {
-            let reads = job.pending > 0;
+            let reads = std::mem::take(&mut job.reads);
             self.finish_pop(at);
-            if reads {
-                self.drop_reads(at);
-            }
-            return;
+            return self.drop_reads(reads);
         }
         if job.pending > 0 {
             return;
         }
+        job.reads.clear();
         if job.failed {
             return self.finish_pop(at);
         }
@@ -228,9 +223,9 @@ impl Shard {
             let ready = self.count_ready(group, wanted);
             if ready < wanted && self.queues.groups[group].state == GroupState::Open {
                 let job = self.remove_pop(at);
-                let PopJob { fill_wait_ms, conflation, conflation_made, .. } = job;
-                let verdict = PopVerdict { ready, fill_wait_ms, conflation, conflation_made, ..PopVerdict::default() };
-                return self.reply(job.slot, Verdict::Pop(verdict));
+                let PopJob { slot, fill_wait_ms, conflation, .. } = job;
+                let verdict = PopVerdict { ready, fill_wait_ms, conflation, ..PopVerdict::default() };
+                return self.reply(slot, Verdict::Pop(verdict));
             }
         }
         self.select(at, group);
@@ -300,8 +295,8 @@ impl Shard {
         let job = self.remove_pop(at);
         let lease = job.lease.filter(|_| !job.pop.auto_ack && !job.claims.is_empty());
         let failed = job.failed && job.claims.is_empty();
-        let PopJob { claims, fill_wait_ms, conflation, conflation_made, .. } = job;
-        let verdict = PopVerdict { claims, lease, ready: 0, fill_wait_ms, failed, conflation, conflation_made };
+        let PopJob { claims, fill_wait_ms, conflation, .. } = job;
+        let verdict = PopVerdict { claims, lease, ready: 0, fill_wait_ms, failed, conflation };
         self.reply(job.slot, Verdict::Pop(verdict));
     }
 
@@ -314,7 +309,7 @@ impl Shard {
         self.queues.groups.get(group).is_some_and(|group| group.conflation == Some(true))
     }
 
-    // ---- opening and scanning
+    // ---- those that wait
 
     pub(crate) fn run_pops(&mut self, group: Ref) {
         for pop in self.queues.groups[group].pops.take(&self.pops) {
@@ -322,8 +317,15 @@ impl Shard {
         }
     }
 
+    /// There is something for those that wait in a group, or nothing that they wait for.
+    pub(crate) fn feed(&mut self, group: Ref) {
+        if !self.queues.groups[group].pops.is_empty() && !self.fed.contains(&group) {
+            self.fed.push(group);
+        }
+    }
+
     /// Serves pops that wait for the end of a scan or a seeding as soon as there is something for them: a scan of millions of
-    /// partitions is long. First come first served; who gets nothing waits on.
+    /// partitions is long. First come first served; who gets nothing waits on, as long as something is under way.
     pub(crate) fn serve_fed(&mut self) {
         for group in std::mem::take(&mut self.fed) {
             let waiting = self.queues.groups.get(group).map_or(0, |state| state.pops.len());
@@ -335,8 +337,16 @@ impl Shard {
                 let Some(pop) = state.pops.take_first(&self.pops) else { break };
                 self.run_pop(pop);
             }
+            let state = self.queues.groups.get(group);
+            if state.is_some_and(|state| {
+                state.seeding == 0 && matches!(state.state, GroupState::Resting(_) | GroupState::Open)
+            }) {
+                self.run_pops(group);
+            }
         }
     }
+
+    // ---- a pinned pop's partition
 
     pub(crate) fn pinned_found(&mut self, at: Ref, key: &LaneKey, row: Result<Option<LaneRow>, StoreError>) {
         let Some(job) = self.pops.get_mut(at) else { return };
@@ -466,7 +476,7 @@ impl Shard {
         job.reserve(wanted);
         let bytes = job.bytes_left();
         let call = Call::ReadRecords { partition: self.lanes[lane_ref].id, from: start, to, bytes, messages: wanted };
-        self.ask(call, Pending::ReadClaim { job: at, group, lane: lane_ref, start, wanted });
+        self.ask_for(at, call, Pending::ReadClaim { job: at, group, lane: lane_ref, start, wanted });
     }
 
     pub(crate) fn claim_read(
@@ -501,7 +511,11 @@ impl Shard {
         let options = self.queues.slab[lane.queue].options();
         let asked = start;
         let start = start.max(lane.log_start);
-        let records: Vec<Record> = records.into_iter().filter(|r| r.last() >= start).collect();
+        let mut records: Vec<Record> = records.into_iter().filter(|r| r.last() >= start).collect();
+        // What lies beyond a row that is missing is claimed by itself.
+        let follows = |two: &[Record]| two[0].last().plus(1) == two[1].base;
+        let adjacent = 1 + records.windows(2).take_while(|two| follows(two)).count();
+        records.truncate(adjacent);
         let Some(first) = records.first() else {
             // Retention took them meanwhile, and what is left starts further up; or the rows are missing, and asking
             // for them again would never end.
@@ -620,7 +634,17 @@ impl Shard {
         let epoch = state.epoch;
         let partitions = lanes.iter().map(|&l| self.lanes[l].id).collect();
         let call = Call::SeedCursors { group: state.id, start, partitions };
-        self.ask(call, Pending::Seed { job: at, group, epoch, lanes });
+        self.ask_for(at, call, Pending::Seed { job: at, group, epoch, lanes });
+    }
+
+    /// A call that read cursors of a group is over: [`Shard::serve_fed`] looks after those that wait for it.
+    fn end_seeding(&mut self, group: Ref, epoch: u32) {
+        if self.is_past(group, epoch) {
+            return;
+        }
+        let state = &mut self.queues.groups[group];
+        state.seeding = state.seeding.saturating_sub(1);
+        self.feed(group);
     }
 
     pub(crate) fn seeded(
@@ -637,9 +661,7 @@ impl Shard {
             lanes.into_iter().for_each(|lane| self.free_cursor(lane, group));
             return self.run_pop(at);
         }
-        let state = &mut self.queues.groups[group];
-        state.seeding = state.seeding.saturating_sub(1);
-        let id = state.id;
+        let id = self.queues.groups[group].id;
         match rows {
             Ok(rows) => {
                 let mut gone = Vec::new();
@@ -665,8 +687,8 @@ impl Shard {
                 }
             }
         }
+        self.end_seeding(group, epoch);
         self.run_pop(at);
-        self.run_pops(group);
     }
 
     // ---- outcomes

@@ -47,9 +47,9 @@ pub enum Command {
     QueueChanged { tenant: TenantId, queue: Arc<str> },
     /// A partition of this shard grew behind its back: read it, and offer it to its groups. Answered by [`Verdict::Done`].
     LaneGrew { lane: LaneKey },
-    /// A group of that name may have been deleted in any queue of the tenant: the same for its cursors. Answered by
-    /// [`Verdict::Done`].
-    GroupChanged { tenant: TenantId, group: Arc<str> },
+    /// A group of that name may have been deleted, in that queue or in any of the tenant, or has a record that it had not: the
+    /// same for its cursors. Answered by [`Verdict::Done`], without asking the store.
+    GroupChanged { tenant: TenantId, queue: Option<Arc<str>>, group: Arc<str> },
 }
 
 /// Messages of one request for one partition, first occurrences of a key only (layer 1 ran at the edge).
@@ -244,8 +244,6 @@ pub struct PopVerdict {
     pub failed: bool,
     /// Whether the group is conflating; `None`: there is no such queue or partition, so nobody says.
     pub conflation: Option<bool>,
-    /// This ask registered the group as conflating: other shards may have met it before, and must look again.
-    pub conflation_made: bool,
 }
 
 /// What one pop got of one partition.
@@ -259,8 +257,8 @@ pub struct Claim {
     pub end: Offset,
     /// `deliveryAttempt`. Source: data plane 4.8.
     pub attempt: u32,
-    /// Stored records that hold the span, ascending; they may begin before `start` and end after `end`, and
-    /// offsets may be missing between them only where retention took them.
+    /// Stored records that hold the span, each beginning where the one before ends; they may begin before `start` and end
+    /// after `end`.
     pub records: Vec<Record>,
 }
 
@@ -474,7 +472,7 @@ pub enum DrainVerdict {
     /// Stored, but for so many that were stored before; it may be removed.
     Stored { duplicates: u32 },
     /// The store refuses it alone, for good. Its lane waits for [`Event::RefusedAgain`] or [`Event::RefusedGone`]. `written`:
-    /// lanes that the shard has written so far, which says that the store takes something.
+    /// lanes that the shard's append commits have written so far, which says that the store takes something.
     Refused { written: u64 },
 }
 

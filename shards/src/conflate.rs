@@ -58,7 +58,7 @@ impl Shard {
         let (partition, to) = (lane.id, lane.end);
         self.pops[at].reserve(1);
         let call = Call::ReadNewest { partition, to, not_after };
-        self.ask(call, Pending::ReadNewest { job: at, group, lane: lane_ref, start });
+        self.ask_for(at, call, Pending::ReadNewest { job: at, group, lane: lane_ref, start });
     }
 
     pub(crate) fn newest_read(

@@ -27,6 +27,11 @@ impl Doubt {
         found
     }
 
+    /// Only so many are left in front: those behind them went elsewhere.
+    pub fn cut(&mut self, drafts: usize) {
+        *self = Doubt { drafts: self.drafts.min(drafts), next: self.next.min(drafts) };
+    }
+
     /// So many were stored, or taken out.
     pub fn passed(&mut self, drafts: usize) {
         self.drafts = self.drafts.saturating_sub(drafts);

@@ -365,7 +365,8 @@ pub struct GroupRow {
     pub registered: bool,
     /// The record says so; it never changes. Source: data plane 4.10.
     pub conflation: bool,
-    /// The record was made by this call.
+    /// The record was made by this call. Where it says conflation, those who met the group before must look again, and hear so
+    /// ([`crate::command::Command::GroupChanged`]) before `Event::Returned` answers.
     pub made: bool,
 }
 

@@ -63,21 +63,17 @@ impl Shard {
         let queue = &self.queues.slab[lane.queue];
         queue.groups.iter().all(|&group| {
             let group_state = &self.queues.groups[group];
-            if group_state.finds_again(lane.id) {
-                return true;
-            }
+            let cursor = lane.cursor(group);
             match group_state.state {
                 GroupState::Unknown | GroupState::Met => true,
                 // What is told of a lane meanwhile is kept by it alone.
                 GroupState::Opening => false,
-                // The page that is on its way may tell what a cursor was before it moved.
-                GroupState::Scanning(after)
-                    if after < lane.id && lane.cursor(group).is_some_and(|c| c.row.is_some()) =>
-                {
-                    false
-                }
+                // The page that is on its way may tell what a cursor was before it moved, or before its row was forgotten. A
+                // look to come does not mend that.
+                GroupState::Scanning(after) if after < lane.id && cursor.is_some_and(Cursor::was_known) => false,
+                _ if group_state.finds_again(lane.id) => true,
                 GroupState::Scanning(_) | GroupState::Resting(_) | GroupState::Open => {
-                    let (cursor, options) = (lane.cursor(group), queue.options());
+                    let options = queue.options();
                     let stands = standing(lane, cursor, &options, self.now, self.stamp(), self.config.window_batch);
                     // What was never read and is not in the ring: the scan that came by found nothing, or is still to come by.
                     matches!(stands, Standing::Nothing | Standing::Unread)

@@ -1,6 +1,6 @@
 //! For tests: one shard and what it asks, answered by hand.
 
-use crate::command::{Codec, Command, Event, Pop, PopFrom, Record, Start, Verdict};
+use crate::command::{Codec, Command, Event, Pop, PopFrom, Record, SpoolRecord, Start, Verdict};
 use crate::effect::{
     Append, Call, CursorMove, CursorOutcome, CursorRow, Effect, FoundLane, GroupRow, LaneRow, MoveOutcome, QueueRow,
     Reply, ScanRow, SeededCursor, StoreError,
@@ -24,6 +24,8 @@ pub struct Fake {
     pub appends: Vec<(CommitId, Append)>,
     pub replies: Vec<(Slot, Verdict)>,
     pub woken: Vec<Slot>,
+    /// Records for the disk, by token.
+    pub spooled: Vec<(u64, SpoolRecord)>,
 }
 
 impl Fake {
@@ -33,8 +35,8 @@ impl Fake {
 
     pub fn with(config: ShardConfig) -> Fake {
         let shard = Shard::new(config);
-        let (calls, moves, appends, replies, woken) = Default::default();
-        let mut fake = Fake { shard, now: START, calls, moves, appends, replies, woken };
+        let (calls, moves, appends, replies, woken, spooled) = Default::default();
+        let mut fake = Fake { shard, now: START, calls, moves, appends, replies, woken, spooled };
         fake.turn(vec![Event::Clock { now: Stamp(START as i64), at: Micros(START) }]);
         fake
     }
@@ -49,6 +51,7 @@ impl Fake {
                 Effect::Append { commit, append } => self.appends.push((commit, append)),
                 Effect::Reply { slot, verdict } => self.replies.push((slot, verdict)),
                 Effect::Wake { slot } => self.woken.push(slot),
+                Effect::Spool { token, record } => self.spooled.push((token, record)),
                 other => panic!("not in these tests: {other:?}"),
             }
         }

@@ -12,6 +12,7 @@ use crate::ids::{GroupId, PartitionId, Slot, TenantId};
 use crate::queue::GroupState;
 use crate::shard::Shard;
 use crate::slab::Ref;
+use std::sync::Arc;
 
 impl Shard {
     /// Cursors of group `id` on `lanes` are gone; what was under way on them is over.
@@ -36,10 +37,14 @@ impl Shard {
         self.ask(Call::FindPartitions { tenant, ids }, Pending::FindGone { lanes: gone });
     }
 
-    /// A group may have been deleted in any queue. A step for each queue, and for each lane of those that know it.
-    pub(crate) fn group_changed(&mut self, slot: Slot, tenant: TenantId, name: &str) {
+    /// A group may have been deleted in a queue, or in any. A step for each queue, and for each lane of those that know it.
+    pub(crate) fn group_changed(&mut self, slot: Slot, tenant: TenantId, queue: Option<Arc<str>>, name: &str) {
         self.fence = self.calls.last_sent();
-        for queue in self.queues.slab.refs().collect::<Vec<_>>() {
+        let queues: Vec<Ref> = match queue {
+            Some(queue) => self.queues.find(tenant, &queue).into_iter().collect(),
+            None => self.queues.slab.refs().collect(),
+        };
+        for queue in queues {
             let known = self.queues.slab.get(queue).filter(|known| known.tenant == tenant);
             if let Some(group) = known.and_then(|_| self.queues.group(queue, name)) {
                 self.forget_group(group);

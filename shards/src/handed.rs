@@ -6,8 +6,8 @@
 //! A lane is *held* from its first refusal until nothing of it is with its shard or to be read again. Its records wait for each
 //! other, so they take no room from other lanes, and what comes behind them stays on disk.
 //!
-//! Holds: a lane's records go to its shard in order; of all lanes that are held the shards have a window's worth beside the
-//! window of the others; of what refuses everything one record at a time is set aside. Reads nothing, knows no clock: who owns it
+//! Holds: a lane's records go to its shard in order; of all lanes that are held the shards have no more than of all others, and
+//! of what refuses everything one record at a time is set aside. Reads nothing, knows no clock: who owns it
 //! says when a round begins. Source: operations 4.3, 4.5.
 
 use crate::command::SpoolId;
@@ -28,9 +28,9 @@ pub const HELD_BYTES_MAX: usize = 1 << 20;
 /// Places that are remembered of records of held lanes, some 24 bytes each; reading stops at more.
 pub const LATER_MAX: usize = 1 << 18;
 
-/// Records and bytes that may be with the shards at once; one record more, however large it is.
+/// So many records and bytes; one record more, however large it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub struct Room {
     pub records: usize,
     pub bytes: usize,
 }
@@ -38,7 +38,8 @@ pub struct Window {
 /// See the header.
 #[derive(Debug)]
 pub struct Handed {
-    window: Window,
+    /// What may be with the shards at once, of lanes that are not held.
+    most: Room,
     with_shards: HashMap<SpoolId, Out>,
     /// All that is with the shards, and what of it is of held lanes.
     all: Sum,
@@ -47,7 +48,7 @@ pub struct Handed {
     held: BTreeMap<u64, Held>,
     later: usize,
     refused: BTreeMap<SpoolId, Refusals>,
-    /// Records that were stored so far.
+    /// Records that were stored so far, or something of them.
     stored: u64,
     round: u64,
     tries_left: usize,
@@ -88,12 +89,12 @@ struct Held {
     /// One of it was set aside.
     guilty: bool,
     /// What had been stored when one of it was refused last.
-    seen: Evidence,
+    seen: Progress,
 }
 
 /// That the store takes something: records of the spool that were stored, and what the lane's shard wrote, live pushes among it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Evidence {
+struct Progress {
     drained: u64,
     written: u64,
 }
@@ -120,9 +121,10 @@ pub struct Refused {
 }
 
 impl Handed {
-    pub fn new(window: Window) -> Handed {
+    /// `most`: may be with the shards at once.
+    pub fn new(most: Room) -> Handed {
         Handed {
-            window,
+            most,
             with_shards: HashMap::new(),
             all: Sum::default(),
             of_held: Sum::default(),
@@ -135,12 +137,12 @@ impl Handed {
         }
     }
 
-    /// Records and bytes there is room for. What is of held lanes takes none, as far as it fits into a second window.
-    pub fn room(&self) -> Window {
+    /// The room that is left. What is of held lanes takes none, as far as it fits into as much again.
+    pub fn room(&self) -> Room {
         let of_others = |all: usize, held: usize, most: usize| all - held + held.saturating_sub(most);
-        let records = of_others(self.all.records, self.of_held.records, self.window.records);
-        let bytes = of_others(self.all.bytes, self.of_held.bytes, self.window.bytes);
-        Window { records: self.window.records.saturating_sub(records), bytes: self.window.bytes.saturating_sub(bytes) }
+        let records = of_others(self.all.records, self.of_held.records, self.most.records);
+        let bytes = of_others(self.all.bytes, self.of_held.bytes, self.most.bytes);
+        Room { records: self.most.records.saturating_sub(records), bytes: self.most.bytes.saturating_sub(bytes) }
     }
 
     /// Records that are with the shards.
@@ -207,10 +209,11 @@ impl Handed {
         }
     }
 
-    /// A record was stored. False: it was not handed over.
-    pub fn store(&mut self, id: SpoolId) -> bool {
+    /// A record is in the store. `new`: something of it was written for that; what was there before says nothing of what the
+    /// store takes. False: it was not handed over.
+    pub fn store(&mut self, id: SpoolId, new: bool) -> bool {
         let known = self.settle(id);
-        self.stored += known as u64;
+        self.stored += (known && new) as u64;
         known
     }
 
@@ -221,7 +224,7 @@ impl Handed {
     /// older record is refused: what refuses all of them, a right that is missing perhaps, says nothing of one.
     pub fn refuse(&mut self, id: SpoolId, written: u64) -> Option<Refused> {
         let lane = self.with_shards.get(&id)?.lane;
-        let now = Evidence { drained: self.stored, written };
+        let now = Progress { drained: self.stored, written };
         self.hold(lane, now);
         let held = self.held.get_mut(&lane)?;
         let is_oldest = self.refused.keys().next().is_none_or(|first| id <= *first);
@@ -270,7 +273,7 @@ impl Handed {
         self.held.iter().filter(|(_, held)| !held.later.is_empty()).map(|(lane, _)| *lane).collect()
     }
 
-    fn hold(&mut self, lane: u64, seen: Evidence) {
+    fn hold(&mut self, lane: u64, seen: Progress) {
         if self.held.contains_key(&lane) {
             return;
         }

@@ -201,6 +201,11 @@ impl Cursor {
         self.row.is_none() && !self.busy && self.forgotten <= asked
     }
 
+    /// Whether its row is known, or was and is forgotten: what was asked for before may tell what it is not any more.
+    pub fn was_known(&self) -> bool {
+        self.row.is_some() || Micros(0) < self.forgotten
+    }
+
     /// The row must be read again before anything is decided on it: whoever reads it learns of a lease or a hold as well. True:
     /// a timer was armed, whose entry does not count any more.
     #[must_use]

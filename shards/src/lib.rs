@@ -18,7 +18,6 @@ pub mod inflated;
 pub mod key;
 pub mod lease_id;
 pub mod limits;
-mod line;
 pub mod place;
 pub mod planted;
 mod seal;
@@ -37,6 +36,7 @@ mod drain;
 mod evict;
 #[cfg(test)]
 mod fake;
+mod fifo;
 mod finds;
 mod follow;
 mod gone;

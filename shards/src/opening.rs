@@ -44,9 +44,6 @@ impl Shard {
                 state.registered = row.registered || *state.name == *QUEUE_MODE;
                 state.conflation = Some(row.conflation);
                 state.state = GroupState::Met;
-                if let Some(first) = state.pops.first(&self.pops).filter(|_| row.made && row.conflation) {
-                    self.pops[first].conflation_made = true;
-                }
                 // The first one that is not pinned begins the scan.
                 self.run_pops(group);
             }
@@ -61,13 +58,17 @@ impl Shard {
                 }
                 self.forget_empty_queue(queue);
             }
-            Err(_) => {
-                state.state = GroupState::Unknown;
-                for pop in state.pops.take(&self.pops) {
-                    self.pops[pop].failed = true;
-                    self.finish_pop(pop);
-                }
-            }
+            Err(_) => self.opening_failed(group),
+        }
+    }
+
+    /// The store could not be asked: who waits is told so, and the next one asks again.
+    fn opening_failed(&mut self, group: Ref) {
+        let state = &mut self.queues.groups[group];
+        (state.state, state.again) = (GroupState::Unknown, None);
+        for pop in state.pops.take(&self.pops) {
+            self.pops[pop].failed = true;
+            self.finish_pop(pop);
         }
     }
 
@@ -96,15 +97,7 @@ impl Shard {
         let GroupState::Scanning(_) = state.state else { return };
         let (rows, next) = match page {
             Ok(page) => page,
-            Err(_) => {
-                state.state = GroupState::Unknown;
-                state.again = None;
-                for pop in state.pops.take(&self.pops) {
-                    self.pops[pop].failed = true;
-                    self.finish_pop(pop);
-                }
-                return;
-            }
+            Err(_) => return self.opening_failed(group),
         };
         let queue = state.queue;
         let (tenant, name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());

@@ -2,8 +2,8 @@
 
 use crate::activity::Activity;
 use crate::effect::{Options, QueueRow};
+use crate::fifo::Fifo;
 use crate::ids::{GroupId, Micros, PartitionId, TenantId};
-use crate::line::Line;
 use crate::ring::Ring;
 use crate::slab::{Ref, Slab};
 use crate::watch::Waiters;
@@ -74,7 +74,7 @@ pub struct Group {
     /// Watches of wildcard pops, first come first woken.
     pub waiters: Waiters,
     /// Pop jobs that wait for the opening, the scan or a seeding.
-    pub pops: Line,
+    pub pops: Fifo,
     /// Calls that read cursors of lanes taken from the ready ring.
     pub seeding: u32,
     /// Counts how often it was forgotten: answers to what was asked before are not taken for answers to what was asked
@@ -153,7 +153,7 @@ impl Queues {
             ring: Ring::default(),
             again: None,
             waiters: Waiters::default(),
-            pops: Line::default(),
+            pops: Fifo::default(),
             seeding: 0,
             epoch: 0,
             touched: now,

@@ -65,7 +65,7 @@ pub struct Shard {
     pub(crate) heards: Slab<HeardJob>,
     /// Lanes with drafts that may close, in order.
     pub(crate) closing: VecDeque<Ref>,
-    /// Groups whose ring was given something while pops waited for the end of a scan or a seeding; this turn.
+    /// Groups whose ring was given something while pops waited for the end of a scan or a seeding, or that has come; this turn.
     pub(crate) fed: Vec<Ref>,
     /// Lanes to provision with the next call.
     pub(crate) provision: Vec<Ref>,
@@ -81,6 +81,8 @@ pub struct Shard {
     pub(crate) freeing: Option<(Ref, Ref)>,
     pub(crate) bundles: Bundles,
     pub(crate) commits: u64,
+    /// Lanes to which append commits added something, once for each commit; bundles are not among them.
+    pub(crate) lanes_written: u64,
     pub(crate) timers: Timers,
     /// By how much PostgreSQL's clock is further than it was known to be, since the last look.
     pub(crate) leapt_us: u64,
@@ -138,6 +140,7 @@ impl Shard {
             freeing: None,
             bundles: Bundles::default(),
             commits: 0,
+            lanes_written: 0,
             timers: Timers::default(),
             leapt_us: 0,
             watches: Watches::default(),
@@ -215,7 +218,7 @@ impl Shard {
             Command::GiveBack { lease, claims } => self.give_back(lease, claims),
             Command::QueueChanged { tenant, queue } => self.queue_changed(slot, tenant, queue),
             Command::LaneGrew { lane } => self.read_grown(slot, lane),
-            Command::GroupChanged { tenant, group } => self.group_changed(slot, tenant, &group),
+            Command::GroupChanged { tenant, queue, group } => self.group_changed(slot, tenant, queue, &group),
         }
     }
 
@@ -299,9 +302,7 @@ impl Shard {
                 let cursor = lane.cursor_entry(group_ref);
                 if cursor.in_ready || group.ring.len() < self.config.ready_max {
                     group.ring.put(lane_ref, cursor);
-                    if !group.pops.is_empty() && !self.fed.contains(&group_ref) {
-                        self.fed.push(group_ref);
-                    }
+                    self.feed(group_ref);
                 } else {
                     group.look_again(partition);
                 }

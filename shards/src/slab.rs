@@ -43,11 +43,15 @@ impl<T> Slab<T> {
     }
 
     pub fn get(&self, at: Ref) -> Option<&T> {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
         let entry = &self.entries[at.index as usize];
         if entry.generation == at.generation { entry.value.as_ref() } else { None }
     }
 
     pub fn get_mut(&mut self, at: Ref) -> Option<&mut T> {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
         let entry = &mut self.entries[at.index as usize];
         if entry.generation == at.generation { entry.value.as_mut() } else { None }
     }
@@ -105,6 +109,17 @@ impl<T> std::ops::IndexMut<Ref> for Slab<T> {
     fn index_mut(&mut self, at: Ref) -> &mut T {
         self.get_mut(at).expect("a live reference")
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Entries that were looked at on this thread so far, in any slab: for tests that count steps.
+#[cfg(test)]
+pub(crate) fn looks() -> usize {
+    LOOKS.get()
 }
 
 #[cfg(test)]

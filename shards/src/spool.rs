@@ -38,8 +38,6 @@ pub(crate) struct Spool {
     /// Commits in a row that the store could not take, and when it last took one.
     failures: u32,
     answered: Option<Micros>,
-    /// Lanes that were written so far.
-    pub(crate) written: u64,
     /// Lanes whose last commit has an unknown outcome, to be read again when the store is back.
     unverified: Vec<Ref>,
     /// Lanes of the records that were refused and wait for the spool's word.
@@ -73,7 +71,6 @@ impl Spool {
             tokens: 0,
             failures: 0,
             answered: None,
-            written: 0,
             unverified: Vec::new(),
             refused: HashMap::new(),
         }
@@ -123,6 +120,7 @@ impl Shard {
         let lane = &mut self.lanes[at];
         lane.to_spool = false;
         let first = lane.drafts.iter().position(|w| !w.is_drained()).unwrap_or(lane.drafts.len());
+        lane.doubt.cut(first);
         if first == lane.drafts.len() {
             return;
         }
@@ -313,7 +311,7 @@ impl Shard {
         let DraftFrom::Spool { id, refused, .. } = &mut waiting.from else { return };
         if !std::mem::replace(refused, true) {
             self.spool.refused.insert(*id, waiting.draft.lane.clone());
-            let verdict = DrainVerdict::Refused { written: self.spool.written };
+            let verdict = DrainVerdict::Refused { written: self.lanes_written };
             self.effects.push(Effect::Drained { id: *id, verdict });
         }
     }

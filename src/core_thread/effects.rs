@@ -9,11 +9,12 @@ use super::{Answer, Connections, Core};
 use crate::limits::{SETTLE_MAX, SILENT_STORE_MAX};
 use crate::mail::{Mail, now};
 use crate::rt;
+use crate::state::{StateCall, StateFn};
 use crate::store::{self, Client, Conn, Incarnation, Line, On};
 use crate::telemetry::metrics::Op;
 use crate::writer::Writer;
 use queen_shards::command::{Command, Event};
-use queen_shards::effect::{Call, Effect, Reply, StoreError};
+use queen_shards::effect::{Call, Contact, Effect, Reply, StoreError};
 use queen_shards::ids::PartitionId;
 use queen_shards::planted::{Bug, is};
 use queen_shards::sealed::Slice;
@@ -102,7 +103,15 @@ impl Core {
                     let limit = core.patience(&ask);
                     let run = async |client: &Client| store::call(&On { client, means: Some(&on) }, &ask).await;
                     let result = core.with_conn(|c| &c.cold, limit, run).await;
+                    let made = makes_conflating(&ask, &result);
+                    if made == Made::Yes {
+                        // Before anybody is answered, and whoever has left by then.
+                        core.tell_of_record(&ask).await;
+                    }
                     core.enter(Event::Returned { call, result });
+                    if made == Made::Unknown {
+                        core.tell_of_record(&ask).await;
+                    }
                 });
             }
         }
@@ -140,6 +149,22 @@ impl Core {
             self.committed();
         }
         result
+    }
+
+    /// A group may have a record now that says conflation: pinned pops may have met it before, in other shards and brokers, where
+    /// nobody registers it. Source: data plane 4.10.
+    async fn tell_of_record(&self, ask: &Call) {
+        let Call::OpenGroup { tenant, queue, group, .. } = ask else { return };
+        let (tenant, args) = (*tenant, serde_json::json!({ "queue": &**queue }));
+        let told = |shard| {
+            let command = Command::GroupChanged { tenant, queue: Some(queue.clone()), group: group.clone() };
+            self.ask(shard, command)
+        };
+        let others = (0..self.shards()).filter(|shard| *shard != self.index).map(told);
+        let brokers = self.state(StateCall { function: StateFn::TouchQueue, tenant, args });
+        let told = futures_util::future::join(futures_util::future::join_all(others), brokers);
+        // Without an answer other brokers find out when they next read the queue.
+        rt::timeout(SILENT_STORE_MAX, told).await;
     }
 
     /// How long a call may take: pushes wait for what a lane must know, everything else must notice a silent store.
@@ -193,5 +218,24 @@ impl Core {
             store::log_error(error);
         }
         result
+    }
+}
+
+/// Whether a call made a group's record that says conflation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Yes,
+    No,
+    /// It has no answer.
+    Unknown,
+}
+
+fn makes_conflating(ask: &Call, result: &Result<Reply, StoreError>) -> Made {
+    let Call::OpenGroup { contact, .. } = ask else { return Made::No };
+    let asks = matches!(contact, Contact::RegisterConflating(_) | Contact::PinnedConflating(_));
+    match result {
+        Ok(Reply::Group(Some(row))) if row.made && row.conflation => Made::Yes,
+        Err(StoreError::Unknown(_)) if asks => Made::Unknown,
+        _ => Made::No,
     }
 }

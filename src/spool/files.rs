@@ -17,7 +17,7 @@ use super::format::{DATA_START, Header, Scanner};
 use super::status::Status;
 use failures::Failures;
 use queen_shards::command::SpoolRecord;
-use queen_shards::handed::{Handed, Window};
+use queen_shards::handed::{Handed, Room};
 use queen_shards::ids::{MessageId, Stamp};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// Records and bytes that are with the shards at once: what a drain holds in memory, and what it does not take away
 /// from live pushes, which share the commits.
-const HANDED_MAX: Window = Window { records: 8192, bytes: 64 << 20 };
+const HANDED_MAX: Room = Room { records: 8192, bytes: 64 << 20 };
 
 /// Bounds of the spool. Source: operations 1.3.
 #[derive(Clone, Debug)]

@@ -198,6 +198,18 @@ impl Status {
         }
     }
 
+    /// No more places of records can be remembered that wait behind refused ones.
+    pub fn too_many_put_off(&self) {
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::warning!(
+                "spool",
+                "so many spooled records wait behind refused ones that reading stands still",
+                suppressed = suppressed
+            );
+        }
+    }
+
     /// Acceptance of the oldest message that is not decided; `None`: there is none.
     pub fn floor(&self) -> Option<i64> {
         Some(self.floor.load(Relaxed)).filter(|floor| *floor != 0)

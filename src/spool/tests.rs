@@ -12,7 +12,7 @@ use super::status::Status;
 use super::thread::block_on;
 use queen_shards::command::{Draft, DrainVerdict, Drained, SpoolRecord};
 use queen_shards::frames::{FrameHead, FrameWriter, Frames};
-use queen_shards::handed::Window;
+use queen_shards::handed::Room;
 use queen_shards::ids::{MessageId, Stamp, TenantId};
 use queen_shards::place::LaneKey;
 use std::cell::{Cell, RefCell};
@@ -131,7 +131,7 @@ pub fn open<D: super::disk::Disk>(disk: D, ms: u64, limits: Limits) -> std::io::
 
 /// What there is to read now, until so much is reached.
 pub fn read_some<D: super::disk::Disk>(files: &mut Files<D, Still>, records: usize, bytes: usize) -> Vec<Drained> {
-    block_on(files.read(Window { records, bytes })).unwrap_or_default()
+    block_on(files.read(Room { records, bytes })).unwrap_or_default()
 }
 
 /// Everything there is to read now.

@@ -99,6 +99,31 @@ fn no_pop_waits_for_a_silent_store_longer_than_it_said() {
     }
 }
 
+/// The pop that registers a group as conflating is over when the store answers. Pinned pops have met the group before, in every
+/// shard: they hear of the record all the same.
+#[test]
+fn a_conflating_record_is_told_of_though_its_pop_has_left() {
+    let b = Setup::clean().env("QUEEN_SHARDS", "2").start();
+    let q = unique("silent-record");
+    let partitions: Vec<String> = (0..8).map(|n| format!("p{n}")).collect();
+    for partition in &partitions {
+        b.push_n(&q, partition, "m", 1);
+        let plain = b.pop_pinned(&q, partition, "consumerGroup=g&subscriptionMode=all&autoAck=true");
+        assert_eq!(plain.keys(), ["m0"]);
+    }
+    behind_a_lock(&b, || {
+        let ask = "consumerGroup=g&subscriptionMode=all&conflation=true&wait=true&timeout=300";
+        let answer = b.get(&format!("/api/v1/pop/queue/{q}?{ask}"));
+        assert!([200, 204].contains(&answer.status), "{}: {}", answer.status, answer.text());
+    });
+    for partition in &partitions {
+        let path = format!("/api/v1/pop/queue/{q}/partition/{partition}?consumerGroup=g");
+        eventually("its shard has heard of the record", || {
+            b.send("GET", &path, None).text().contains("\"conflation\":true").then_some(())
+        });
+    }
+}
+
 /// A read of what other brokers have answered, which an empty answer waits for, and which does not come.
 #[test]
 fn an_empty_answer_waits_for_the_log_no_longer_than_it_said() {

@@ -3,6 +3,7 @@ use crate::effect::{AppendOutcome, Call, LaneOutcome, LaneRow, Reply, StoreError
 use crate::fake::{Fake, lane, plain};
 use crate::frames::{FrameHead, FrameWriter};
 use crate::ids::{Micros, Offset, PartitionId, Stamp, TenantId};
+use crate::limits::COMMIT_SEGMENTS_MAX;
 use crate::place::LaneKey;
 
 fn draft(keys: &[u128]) -> Draft {
@@ -51,7 +52,10 @@ fn what_went_behind_is_answered_where_it_is_when_its_lane_was_forgotten_meanwhil
 
 /// Pushes one message to each partition; what they lack is known at once. Their names are numbers.
 fn push(fake: &mut Fake, slot: u64, partitions: &[u128]) {
-    let drafts = partitions.iter().map(|n| draft_of(&n.to_string(), &[*n])).collect();
+    push_drafts(fake, slot, partitions.iter().map(|n| draft_of(&n.to_string(), &[*n])).collect());
+}
+
+fn push_drafts(fake: &mut Fake, slot: u64, drafts: Vec<Draft>) {
     fake.ask(slot, Command::Push { drafts });
     while !fake.calls.is_empty() {
         fake.answer(|call| match call {
@@ -102,4 +106,70 @@ fn between_two_lanes_that_go_alone_the_others_close() {
     let Some(Verdict::Push(verdicts)) = fake.reply(1) else { panic!("a verdict") };
     assert!(matches!(verdicts[0], DraftVerdict::Refused(_)), "{verdicts:?}");
     assert!(verdicts[1..].iter().all(|verdict| matches!(verdict, DraftVerdict::Stored { .. })), "{verdicts:?}");
+}
+
+/// What was in a refused commit goes by itself; what is pushed when that has gone to the disk was in none.
+#[test]
+fn doubt_does_not_outlive_the_drafts_that_it_is_about() {
+    let mut fake = Fake::new();
+    push(&mut fake, 9, &[3]);
+    assert_eq!(commit(&mut fake, true), [3], "known from now on");
+    push(&mut fake, 1, &[1, 2]);
+    assert_eq!(commit(&mut fake, false), [1, 2]);
+    // The first of the two goes alone: it has no answer, so that both are spooled.
+    let (alone, _) = fake.appends.remove(0);
+    fake.turn(vec![Event::Appended { commit: alone, result: Err(StoreError::Unavailable("away".into())) }]);
+    let (alone, _) = fake.appends.remove(0);
+    fake.turn(vec![Event::Appended { commit: alone, result: Err(StoreError::Unavailable("away".into())) }]);
+    assert_eq!(fake.spooled.len(), 2);
+    let written = false;
+    let lost = std::mem::take(&mut fake.spooled).into_iter().map(|(token, _)| Event::Spooled { token, written });
+    let lost: Vec<Event> = lost.chain([Event::Store { up: true }]).collect();
+    fake.turn(lost);
+    assert!(fake.reply(1).is_some());
+    push(&mut fake, 2, &[1, 2, 3]);
+    assert_eq!(commit(&mut fake, true), [1, 2, 3]);
+    assert!(fake.reply(2).is_some());
+}
+
+/// Lanes that were to close, and then turned out to have older records on disk, are passed by: they take no place in the commit.
+#[test]
+fn a_lane_that_gives_nothing_takes_no_place_in_a_commit() {
+    const N: u128 = COMMIT_SEGMENTS_MAX as u128;
+    let mut fake = Fake::new();
+    fake.turn(vec![Event::SpoolRead { all: true, but: Vec::new() }]);
+    push(&mut fake, 1, &[1000]);
+    let behind: Vec<u128> = (1..=N).collect();
+    push(&mut fake, 2, &behind);
+    push(&mut fake, 3, &[1001]);
+    let lanes = behind.iter().map(|n| (draft_of(&n.to_string(), &[]).lane.hash(), 1)).collect();
+    fake.turn(vec![Event::SpoolFound { lanes }]);
+    assert_eq!(commit(&mut fake, true), [1000]);
+    assert_eq!(commit(&mut fake, true), [1001], "in the turn after that");
+    assert!(fake.reply(3).is_some() && fake.reply(2).is_none());
+}
+
+/// Written behind what another one wrote is written: a refusal beside it is the record's own.
+#[test]
+fn every_append_that_adds_something_is_counted_as_written() {
+    let mut fake = Fake::new();
+    for (slot, outcome) in [(1, 0), (2, 1), (3, 2)] {
+        push_drafts(&mut fake, slot, vec![draft_of("1", &[slot.into()])]);
+        let (commit, append) = fake.appends.remove(0);
+        let (now, base) = (Stamp(fake.now as i64), Offset(10 + slot as i64));
+        let lanes = vec![match outcome {
+            0 => LaneOutcome::Appended { created_at: now },
+            1 => LaneOutcome::Behind { base, created_at: now },
+            _ => LaneOutcome::Busy,
+        }];
+        let stored = append.segments.iter().map(|segment| (Codec::Raw, segment.frames.clone())).collect();
+        fake.turn(vec![Event::Appended { commit, result: Ok(AppendOutcome { now, lanes, stored }) }]);
+        while !fake.calls.is_empty() {
+            fake.answer(|call| match call {
+                Call::ReadKeys { .. } => Ok(Reply::Keys { rows: Vec::new(), complete: true, now }),
+                other => Ok(plain(other)),
+            });
+        }
+    }
+    assert_eq!(fake.shard.lanes_written, 2);
 }

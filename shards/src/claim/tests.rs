@@ -1,9 +1,11 @@
 use super::bytes_of;
 use crate::command::{Codec, Command, Event, LogLane, Pop, Record, Said, Start, Verdict};
-use crate::effect::{Call, Contact, CursorOutcome, Reply};
-use crate::fake::{Fake, PARTITION, lane, moved, plain, pop, row};
-use crate::ids::{CallId, Micros, Offset, Stamp, TenantId};
+use crate::effect::{Call, Contact, CursorOutcome, Reply, ScanRow};
+use crate::fake::{Fake, PARTITION, START, lane, moved, plain, pop, row};
+use crate::ids::{CallId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
+use crate::limits::{CALLS_MAX, SEED_MAX};
 use crate::place::LaneKey;
+use crate::slab::looks;
 use crate::tail::fitting;
 
 fn record(base: i64, count: u32, raw_len: u32) -> Record {
@@ -173,6 +175,83 @@ fn a_read_for_a_pop_that_was_withdrawn_holds_nobody_up() {
     fake.moved(vec![moved(2)]);
     let Some(Verdict::Pop(verdict)) = fake.reply(2) else { panic!("answered") };
     assert_eq!(verdict.claims.len(), 1);
+}
+
+/// A scanned partition with messages to `last` of which the group has no cursor yet.
+fn unread(partition: i64, last: i64) -> ScanRow {
+    ScanRow {
+        partition: PartitionId(partition << 12),
+        name: partition.to_string().into(),
+        last_offset: Offset(last),
+        log_start: Offset(0),
+        last_created_at: Stamp(START as i64),
+        cursor: None,
+    }
+}
+
+/// The store is silent, and the time of very many pops is over at once. Each reads a record, of which most are not sent; or some
+/// read cursors, and the others wait for that.
+#[test]
+fn a_pop_with_reads_pending_is_withdrawn_in_a_few_steps_however_many_there_are() {
+    const N: u64 = 10_000;
+    for (known, reads) in [(true, N as usize), (false, (N as usize).div_ceil(SEED_MAX))] {
+        let mut fake = Fake::new();
+        let asked = |slot| Event::Command { slot: Slot(slot), command: pop("1") };
+        fake.turn((1..=2 * N).map(asked).collect());
+        let scan = scanning(&mut fake);
+        fake.calls.clear();
+        let found = |n| ScanRow { cursor: known.then(|| row(1)), ..unread(n, 0) };
+        let (rows, next, now) = ((1..=N as i64).map(found).collect(), None, Stamp(START as i64));
+        fake.turn(vec![Event::Returned { call: scan, result: Ok(Reply::Scanned { rows, next, now }) }]);
+        assert_eq!((fake.calls.len(), fake.shard.sizes().calls), (CALLS_MAX, reads));
+        let before = looks();
+        // Between two turns those that wait take over the many cursors that one reads.
+        for some in (1..=2 * N).collect::<Vec<_>>().chunks(if known { 1 } else { 2 * N as usize }) {
+            let withdrawn = |slot: &u64| Event::Command { slot: Slot(*slot), command: Command::Withdraw };
+            fake.turn(some.iter().map(withdrawn).collect());
+        }
+        let steps = (looks() - before) as u64;
+        assert!(steps <= 100 * 2 * N, "{steps} steps");
+        assert_eq!((fake.shard.sizes().waiting_pops, fake.shard.sizes().calls), (0, CALLS_MAX), "those that were sent");
+        let empty = |verdict: &Verdict| matches!(verdict, Verdict::Pop(pop) if pop.claims.is_empty() && !pop.failed);
+        assert_eq!(fake.replies.drain(..).filter(|(_, verdict)| empty(verdict)).count() as u64, 2 * N);
+        // Their answers are for nobody, and their cursors are free.
+        fake.settle();
+        assert!(fake.moves.is_empty());
+        fake.ask(3 * N, pop("1"));
+        fake.settle();
+        fake.moved(vec![moved(2)]);
+        assert!(matches!(fake.reply(3 * N), Some(Verdict::Pop(pop)) if pop.claims.len() == 1));
+    }
+}
+
+/// A row of a log is missing, of which nobody knows: what lies beyond it is another claim, and no budget is exceeded.
+#[test]
+fn a_claim_that_is_read_ends_before_a_hole() {
+    let mut fake = Fake::new();
+    let Command::Pop(three) = pop("1") else { panic!("a pop") };
+    for (slot, first, last) in [(1, 0, 1), (2, 6, 8)] {
+        fake.ask(slot, Command::Pop(Pop { batch: 3, auto_ack: true, ..three.clone() }));
+        while !fake.calls.is_empty() {
+            fake.answer(|call| match call {
+                Call::Scan { group, .. } => {
+                    let rows = vec![ScanRow { cursor: Some(row(group.0)), ..unread(1, 9) }];
+                    Ok(Reply::Scanned { rows, next: None, now: Stamp(START as i64) })
+                }
+                Call::ReadRecords { from, .. } => {
+                    let records = [record(0, 2, 20), record(6, 4, 40)];
+                    let records = records.into_iter().filter(|record| *from <= record.last()).collect();
+                    Ok(Reply::Records { records, log_start: Offset(0) })
+                }
+                call => Ok(plain(call)),
+            });
+        }
+        let (last_offset, log_start) = (Offset(9), Offset(0));
+        fake.moved(vec![CursorOutcome::Moved { version: 1 + slot as i64, lease_left_us: 0, last_offset, log_start }]);
+        let Some(Verdict::Pop(verdict)) = fake.reply(slot) else { panic!("answered") };
+        let [claim] = &verdict.claims[..] else { panic!("{verdict:?}") };
+        assert_eq!((claim.start, claim.end, claim.records.len()), (Offset(first), Offset(last), 1));
+    }
 }
 
 /// A discovery pop asks for a queue that is gone, and a pop that names it waits for the same answer. Source: data plane 4.3.

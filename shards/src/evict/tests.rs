@@ -1,8 +1,12 @@
 use crate::command::{
-    AckItem, AckSet, Command, Disposition, Event, Left, LogLane, Pop, PopFrom, Start, Verdict, Watch,
+    AckItem, AckSet, Codec, Command, Disposition, Draft, Event, Left, LogLane, Pop, PopFrom, Start, Verdict, Watch,
 };
-use crate::effect::{Call, CursorOutcome, FoundLane, GroupRow, LaneRow, Options, QueueRow, Reply, ScanRow};
+use crate::effect::{
+    AppendOutcome, Call, CursorOutcome, CursorRow, FoundLane, GroupRow, LaneOutcome, LaneRow, LeaseTo, Options,
+    QueueRow, Reply, ScanRow,
+};
 use crate::fake::{Fake, PARTITION, QUEUE, lane, plain, pop, row};
+use crate::frames::{FrameHead, FrameWriter};
 use crate::ids::{GroupId, Key, LeaseId, Micros, Offset, PartitionId, Slot, Stamp, TenantId};
 use crate::limits::{LANE_IDLE_US, ShardConfig};
 use crate::place::LaneKey;
@@ -171,6 +175,65 @@ fn a_lane_with_nothing_left_leaves_memory_during_a_scan() {
     fake.now += LANE_IDLE_US + 1;
     fake.turn(Vec::new());
     assert_eq!(fake.shard.sizes().lanes, 1, "the one that a cursor is read for stays");
+}
+
+/// A message of key 7 to a partition that is new.
+fn push(fake: &mut Fake, slot: u64, n: i64) {
+    let mut frames = FrameWriter::default();
+    frames.push(&FrameHead::default(), b"1");
+    let draft = Draft {
+        lane: LaneKey::new(TenantId::DEFAULT, "q".into(), n.to_string().into()),
+        count: 1,
+        keys: 7u128.to_le_bytes().to_vec().into(),
+        all_minted: false,
+        frames: frames.into_bytes(),
+        packed: None,
+        flags: 0,
+    };
+    fake.ask(slot, Command::Push { drafts: vec![draft] });
+    let (partition, last_offset, last_created_at) = (PartitionId(n << 12), Offset::NONE, Stamp(0));
+    let made = LaneRow { partition, last_offset, last_created_at, ..lane().row };
+    fake.answer(|_| Ok(Reply::Lanes(vec![Some(made)])));
+    let (commit, append) = fake.appends.remove(0);
+    let now = Stamp(fake.now as i64);
+    let lanes = vec![LaneOutcome::Appended { created_at: now }];
+    let stored = append.segments.iter().map(|segment| (Codec::Raw, segment.frames.clone())).collect();
+    fake.turn(vec![Event::Appended { commit, result: Ok(AppendOutcome { now, lanes, stored }) }]);
+    fake.settle();
+}
+
+/// A lane has given all it had while a page that looks at it is on its way, and the scan is to come by once more: the page may tell
+/// of the lease that is over, and nobody else knows better.
+#[test]
+fn what_a_page_on_its_way_may_tell_wrongly_stays_in_memory() {
+    let mut fake = Fake::with(ShardConfig { lanes_kept: 0, ready_max: 1, ..ShardConfig::default() });
+    fake.ask(1, pop("1"));
+    fake.answer(|call| Ok(plain(call)));
+    let page = fake.calls.pop().expect("a page of the scan");
+    push(&mut fake, 10, 9);
+    let leased = fake.moves[0].1[0].to.expect("a claim").lease;
+    moved(&mut fake, 2, LEASE_SECS as i64 * 1_000_000);
+    ack(&mut fake, 9..=9);
+    // One more is in the ring, which has no room for another: the scan comes by again, from below the lane.
+    push(&mut fake, 11, 2);
+    push(&mut fake, 12, 3);
+    idle(&mut fake);
+    let LeaseTo::Set { id, .. } = leased else { panic!("{leased:?}") };
+    let before = CursorRow { lease: id, lease_left_us: LEASE_SECS as i64 * 1_000_000, ..row(1) };
+    let told = ScanRow {
+        partition: PartitionId(9 << 12),
+        name: "9".into(),
+        last_offset: Offset(0),
+        log_start: Offset(0),
+        last_created_at: lane().row.last_created_at,
+        cursor: Some(before),
+    };
+    let reply = Reply::Scanned { rows: vec![told], next: None, now: Stamp(fake.now as i64) };
+    fake.turn(vec![Event::Returned { call: page.0, result: Ok(reply) }]);
+    let at = fake.shard.lanes.by_number(PartitionId(9 << 12)).expect("in memory");
+    let cursor = &fake.shard.lanes[at].cursors[0];
+    assert!(!cursor.leased(Micros(fake.now)), "{cursor:?}");
+    assert_eq!(cursor.row.expect("known").version, 3);
 }
 
 /// PostgreSQL's clock turns out to be a little further than was known: what is held back may be had some moments before the

@@ -1,7 +1,8 @@
-use crate::command::{AckItem, AckSet, Command, Disposition, Verdict};
-use crate::effect::{Call, CursorOutcome, CursorRow, Reply, SeededCursor};
-use crate::fake::{Fake, PARTITION, moved, plain, pop, row};
+use crate::command::{AckItem, AckSet, Command, Disposition, Pop, PopFrom, Verdict};
+use crate::effect::{Call, Contact, CursorOutcome, CursorRow, GroupRow, Reply, SeededCursor};
+use crate::fake::{Fake, PARTITION, QUEUE, moved, plain, plain_pop, pop, row};
 use crate::ids::{GroupId, Key, LeaseId, Offset, TenantId};
+use crate::place::LaneKey;
 
 fn ack(group: &str) -> Command {
     let item = AckItem { key: Key(7), word: Disposition::Completed, error: None };
@@ -80,4 +81,38 @@ fn a_group_that_an_ack_finds_made_again_is_scanned_again() {
     });
     let opens = |(_, call): &(_, Call)| matches!(call, Call::OpenGroup { .. });
     assert!(fake.calls.iter().any(opens), "the pop that waits for the scan asks anew: {:?}", fake.calls);
+}
+
+/// It was met by a pinned pop, and registered as conflating by another shard: before that is answered this one has heard.
+#[test]
+fn a_pinned_pop_asks_again_when_its_group_has_a_record_that_it_had_not() {
+    let mut fake = Fake::new();
+    let from = PopFrom::Partition(LaneKey::new(TenantId::DEFAULT, "q".into(), "p".into()));
+    let pinned = || Command::Pop(Pop { from: from.clone(), ..plain_pop("1") });
+    let said = |fake: &mut Fake, slot, conflation| {
+        fake.ask(slot, pinned());
+        while !fake.calls.is_empty() {
+            fake.answer(|call| match call {
+                Call::OpenGroup { contact: Contact::Pinned, .. } => {
+                    let (group, registered, made) = (GroupId(1), conflation, false);
+                    Ok(Reply::Group(Some(GroupRow { queue: QUEUE, group, registered, conflation, made })))
+                }
+                Call::ReadNewest { .. } => Ok(Reply::Records { records: Vec::new(), log_start: Offset(0) }),
+                other => Ok(plain(other)),
+            });
+        }
+        if !fake.moves.is_empty() {
+            fake.moved(vec![moved(2)]);
+        }
+        let Some(Verdict::Pop(verdict)) = fake.reply(slot) else { panic!("answered") };
+        verdict.conflation
+    };
+    assert_eq!(said(&mut fake, 1, false), Some(false));
+    let told =
+        |queue: &str| Command::GroupChanged { tenant: TenantId::DEFAULT, queue: Some(queue.into()), group: "1".into() };
+    for (slot, queue, conflation) in [(2, "other", false), (3, "q", true)] {
+        fake.ask(slot, told(queue));
+        assert!(matches!(fake.reply(slot), Some(Verdict::Done)), "without asking the store");
+        assert_eq!(said(&mut fake, 10 + slot, true), Some(conflation), "{queue}");
+    }
 }

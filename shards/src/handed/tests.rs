@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const WINDOW: Window = Window { records: 100, bytes: 1 << 20 };
+const ROOM: Room = Room { records: 100, bytes: 1 << 20 };
 
 fn id(at: u64) -> SpoolId {
     SpoolId { file: 1, at }
@@ -9,7 +9,7 @@ fn id(at: u64) -> SpoolId {
 
 /// Record `n` of lane `n % lanes`, each of them with its shard.
 fn handed(records: u64, lanes: u64) -> Handed {
-    let mut handed = Handed::new(Window { records: records as usize, ..WINDOW });
+    let mut handed = Handed::new(Room { records: records as usize, ..ROOM });
     (0..records).for_each(|n| handed.hand_over(id(n), n % lanes, 10));
     handed
 }
@@ -37,7 +37,7 @@ fn what_refuses_all_records_costs_one_at_a_time_and_what_is_mended_nothing() {
         assert_eq!(handed.try_again(), [], "they are being tried");
     }
     assert_eq!(out, all[1..]);
-    assert!(out.iter().all(|id| handed.store(*id)));
+    assert!(out.iter().all(|id| handed.store(*id, true)));
     assert_eq!((next_round(&mut handed), handed.len()), (Vec::new(), 0));
 }
 
@@ -54,11 +54,29 @@ fn records_that_are_refused_while_others_are_stored_are_set_aside_together() {
                 "the oldest counts from the first on"
             );
             if !live {
-                handed.store(good.pop().expect("some"));
+                handed.store(good.pop().expect("some"), true);
             }
             bad = next_round(&mut handed);
         }
         assert!(bad.is_empty());
+    }
+}
+
+/// A retry of what a lost answer had stored writes nothing: the right to write may be missing all the same.
+#[test]
+fn what_was_stored_before_does_not_make_a_refusal_count() {
+    for (new, aside) in [(false, false), (true, true)] {
+        let mut handed = handed(20, 20);
+        let mut bad = vec![id(0), id(1)];
+        for round in 0..=REFUSALS_MAX as u64 {
+            bad.retain(|id| !handed.refuse(*id, 0).expect("with a shard").aside);
+            assert!(handed.store(id(10 + round), new));
+            let again = next_round(&mut handed);
+            assert_eq!(again, bad);
+        }
+        // The oldest counts in any case; the other one is not set aside for that.
+        assert_eq!(bad.is_empty(), aside, "{bad:?}");
+        assert!(bad.iter().all(|bad| *bad == id(1)));
     }
 }
 
@@ -76,7 +94,7 @@ fn a_lane_with_many_bad_records_does_not_take_five_tries_for_each() {
     };
     assert_eq!(tries(0, &mut |tried| tried), 5);
     assert_eq!(tries(1, &mut |tried| 5 + tried), 2);
-    // The right to write is lost after a record was stored: no evidence comes any more.
+    // The right to write is lost after a record was stored: nothing is stored any more.
     assert_eq!(tries(2, &mut |_| 8), 5);
     assert_eq!(tries(3, &mut |tried| 8 + tried), 2);
 }
@@ -91,24 +109,24 @@ fn what_waits_behind_a_refused_record_takes_no_room_and_what_comes_behind_it_sta
     handed.put_off(id(100), 0);
     handed.put_off(id(101), 0);
     assert_eq!(handed.lanes_put_off(), [0]);
-    // Another lane with as much: there are two windows, and not more.
+    // Another lane with as much: there is as much room for both, and not more.
     (200..300).for_each(|n| handed.hand_over(id(n), 1, 10));
     handed.refuse(id(200), 0);
     assert_eq!(handed.room().records, 0);
-    (201..251).for_each(|n| assert!(handed.store(id(n))));
+    (201..251).for_each(|n| assert!(handed.store(id(n), true)));
     assert_eq!(handed.room().records, 50);
     // The refused one is stored: the others go on, and then those on disk, a few at a time and in order.
     assert_eq!(next_round(&mut handed), [id(0), id(200)]);
-    handed.store(id(0));
+    handed.store(id(0), true);
     assert_eq!(handed.next_later(), None, "its shard has enough");
-    (1..80).for_each(|n| assert!(handed.store(id(n))));
+    (1..80).for_each(|n| assert!(handed.store(id(n), true)));
     assert_eq!(handed.next_later(), Some((id(100), 0)));
     handed.hand_over(id(100), 0, 10);
     assert!(handed.waits(0), "not before the one that was put off");
     assert_eq!(handed.next_later(), Some((id(101), 0)));
     handed.lose(0);
     assert_eq!(handed.lanes_put_off(), [0; 0]);
-    (80..=100).for_each(|n| assert!(handed.store(id(n))));
+    (80..=100).for_each(|n| assert!(handed.store(id(n), true)));
     assert!(!handed.waits(0));
 }
 
@@ -121,12 +139,12 @@ fn some_are_tried_in_a_round_oldest_first_and_one_of_each_lane() {
     assert_eq!(first, all[..TRIES_PER_ROUND]);
     assert_eq!(handed.try_again(), []);
     // What refused them is mended: as fast as they are stored the next ones follow, those of the same lanes first by age.
-    first.iter().for_each(|id| assert!(handed.store(*id)));
+    first.iter().for_each(|id| assert!(handed.store(*id, true)));
     assert_eq!(handed.try_again(), all[TRIES_PER_ROUND..2 * TRIES_PER_ROUND]);
     let mut tried = 2 * TRIES_PER_ROUND;
     let mut out = all[TRIES_PER_ROUND..2 * TRIES_PER_ROUND].to_vec();
     while !out.is_empty() {
-        out.iter().for_each(|id| assert!(handed.store(*id)));
+        out.iter().for_each(|id| assert!(handed.store(*id, true)));
         out = handed.try_again();
         tried += out.len();
     }
@@ -160,15 +178,20 @@ proptest! {
     fn records_of_a_lane_are_handed_over_in_order_and_once(
         lanes in proptest::collection::vec(0u64..4, 1..60),
         steps in proptest::collection::vec(step(), 0..200),
+        stay_refused in 0u8..16,
     ) {
-        let mut handed = Handed::new(Window { records: 8, bytes: 1 << 20 });
+        let mut handed = Handed::new(Room { records: 8, bytes: 1 << 20 });
         let mut next = 0;
         // What each shard has, a fifo for each lane; its front may wait for the spool's word.
         let mut shards: BTreeMap<u64, VecDeque<u64>> = BTreeMap::new();
         let mut waiting: HashSet<u64> = HashSet::new();
         let mut decided: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        let (mut written, end) = (0, [Step::Read(8), Step::Round, Step::Store(0), Step::Store(1), Step::Store(2)]);
-        for step in steps.into_iter().chain(std::iter::repeat_n(end, 200).flatten()) {
+        let mut written = 0;
+        // In the end some lanes are refused for good: each of their records takes that many rounds at most, one after another.
+        let end = [Step::Read(8), Step::Round, Step::Store(0), Step::Store(1), Step::Store(2), Step::Store(3)];
+        let rounds = (1 + REFUSALS_MAX as usize) * (1 + lanes.len());
+        let end = std::iter::repeat_n(end, rounds).flatten().map(|step| (step, stay_refused));
+        for (step, refusing) in steps.into_iter().map(|step| (step, 0)).chain(end) {
             match step {
                 Step::Read(n) => {
                     for _ in 0..n.min(handed.room().records) {
@@ -202,8 +225,8 @@ proptest! {
                     let lane = free[n % free.len()];
                     let records = shards.get_mut(&lane).expect("some");
                     let at = records[0];
-                    if matches!(step, Step::Store(_)) {
-                        prop_assert!(handed.store(id(at)));
+                    if matches!(step, Step::Store(_)) && refusing >> lane & 1 == 0 {
+                        prop_assert!(handed.store(id(at), true));
                         written += 1;
                     } else if !handed.refuse(id(at), written).expect("with a shard").aside {
                         waiting.insert(at);

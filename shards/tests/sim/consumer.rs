@@ -230,14 +230,6 @@ impl Consumer {
             call.pop.conflating_partitions = call.pop.conflating_partitions.saturating_sub(1);
         }
         let conflating = verdict.conflation == Some(true);
-        if verdict.conflation_made {
-            // As the edge does: other shards may have met the group before it was registered.
-            for shard in 0..self.home.shards {
-                let (tenant, queue) = (TenantId::DEFAULT, self.role.queue.clone());
-                let slot = ctx.shared.slot(self.home);
-                ctx.send(shard, slot, Command::QueueChanged { tenant, queue });
-            }
-        }
         if !verdict.claims.is_empty() && !call.claims.is_empty() {
             ctx.cover.hit(Thing::PoppedFromSeveralShards);
         }

@@ -23,7 +23,7 @@ things! {
     RetentionUnderLag, EvidenceRead, EvidencePurged, QueueDeleted, GroupDeleted, Configured, Seek, ClockJump, Restart,
     ForeignWrite, TwoBrokersOneLane, WindowReload, WindowEvicted, LaneEvicted, GroupLeft, KeysPaged, RecordsRead, PackedStored,
     HeldByDelay, HeldByWindow,
-    Conflated, ConflatedSeveral, ConflationConflict, NewestRead,
+    Conflated, ConflatedSeveral, ConflationConflict, ConflationTold, NewestRead,
     BundleCommitted, BundleDuplicate, BundleStale, BundleRefused,
     Buffered, SpoolFailed, SpoolDamaged, FoundAtStart, MaintenancePush,
     Drained, DrainedDuplicate, DrainedAgain, DrainRefused, DrainCured, PutOff, BufferedThenQueued,

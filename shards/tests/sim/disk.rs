@@ -10,12 +10,12 @@ use crate::rng::Rng;
 use crate::store::Planted;
 use crate::world::{Due, World};
 use queen_shards::command::{DrainVerdict, Drained, Event, SpoolId, SpoolRecord};
-use queen_shards::handed::{Handed, Window};
+use queen_shards::handed::{Handed, Room};
 use queen_shards::ids::Stamp;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Records that may be with the shards of a broker at once.
-const HANDED_MAX: Window = Window { records: 40, bytes: 1 << 20 };
+const HANDED_MAX: Room = Room { records: 40, bytes: 1 << 20 };
 /// Between two rounds of tries of refused records.
 const ROUND_US: u64 = 400_000;
 
@@ -313,7 +313,8 @@ impl World {
             }
             return;
         }
-        if !disk.handed.store(id) {
+        let new = matches!(verdict, DrainVerdict::Stored { duplicates } if duplicates < disk.records[place].record.draft.count);
+        if !disk.handed.store(id, new) {
             self.oracle.fail(None, &format!("{id:?} is stored, and is not with a shard"));
         }
         let kept = disk.records.remove(place).expect("just seen");

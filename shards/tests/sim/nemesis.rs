@@ -260,7 +260,9 @@ impl World {
         match self.group_rng.chance(700) {
             true => self.announce(queue, true, || changed(&name)),
             false => {
-                self.announce(queue, false, || Command::GroupChanged { tenant: TenantId::DEFAULT, group: of.clone() })
+                let (tenant, queue_name) = (TenantId::DEFAULT, self.group_rng.chance(500).then(|| name.clone()));
+                let told = || Command::GroupChanged { tenant, queue: queue_name.clone(), group: of.clone() };
+                self.announce(queue, false, told)
             }
         }
     }

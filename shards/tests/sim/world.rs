@@ -21,7 +21,7 @@ use crate::transactor::Transactor;
 use queen_shards::activity::BusyQueue;
 use queen_shards::bundle::{Bundle, news};
 use queen_shards::command::{Command, Event};
-use queen_shards::effect::{CursorOutcome, Effect, MoveOutcome};
+use queen_shards::effect::{CursorOutcome, Effect, MoveOutcome, Reply};
 use queen_shards::ids::{CommitId, Micros, Slot, Stamp};
 use queen_shards::limits::{BUSY_CLAIMS_MAX, BUSY_WAIT_US, GROUP_IDLE_US, LANE_IDLE_US, LANES_KEPT, ShardConfig};
 use queen_shards::shard::Shard;
@@ -454,10 +454,14 @@ impl World {
                     let told = news(&bundles, result, self.brokers[at.0].shards.len());
                     if !told.is_empty() {
                         let store = bundles.first().map_or(0, |bundle| bundle.store);
-                        return self.tell_owners(at, told, store, event);
+                        let heard = |(shard, news)| (shard, Command::Heard { store, news });
+                        return self.tell_shards_of(at, told.into_iter().map(heard).collect(), event);
                     }
                 }
                 self.oracle.bundle_answered(at);
+            }
+            Event::Returned { call, result: Ok(Reply::Group(Some(row))) } if row.made && row.conflation => {
+                return self.tell_of_record(at, *call, *row);
             }
             Event::Returned { result, .. } => {
                 self.oracle.call_answered(at);

@@ -6,12 +6,10 @@ use crate::conn::Hold;
 use crate::core_thread::Core;
 use crate::http::Response;
 use crate::http::json::error_body;
-use crate::state::{StateCall, StateFn};
 use crate::wire::POP_TYPE;
 use queen_shards::command::{Claim, Pop, PopFrom, Verdict};
 use queen_shards::ids::{GroupId, LeaseId, Micros, PartitionId};
 use queen_shards::lease_id::LeaseSeed;
-use queen_shards::place::LaneKey;
 use std::rc::Rc;
 
 /// Bytes of one answer, of inflated frames and of what is said about each message: many times a full batch of usual
@@ -140,20 +138,7 @@ impl<'a> Taken<'a> {
                 };
                 self.late = self.until.is_some_and(|until| until <= self.core.now());
                 match verdict {
-                    Verdict::Pop(verdict) => {
-                        let made = verdict.conflation_made;
-                        self.take(verdict, &asking.group);
-                        // Pinned pops may have met the group in other shards and brokers, where nobody registers it.
-                        if let (true, PopFrom::Queue { queue, .. } | PopFrom::Partition(LaneKey { queue, .. })) =
-                            (made, from)
-                        {
-                            let (tenant, args) = (asking.tenant, serde_json::json!({ "queue": &**queue }));
-                            // Without an answer they find out when they next read the queue.
-                            let told = self.core.state(StateCall { function: StateFn::TouchQueue, tenant, args });
-                            let told = futures_util::future::join(told, self.core.queue_changed(tenant, queue));
-                            self.core.by(self.until, told).await;
-                        }
-                    }
+                    Verdict::Pop(verdict) => self.take(verdict, &asking.group),
                     _ => self.failed = true,
                 }
                 if self.late {

@@ -16,7 +16,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
         let Some(&messages) = self.files[at].out.get(&id.at) else { return false };
         match verdict {
             DrainVerdict::Stored { duplicates } => {
-                self.handed.store(id);
+                self.handed.store(id, u64::from(duplicates) < messages);
                 self.status.drained(messages, duplicates as u64);
             }
             DrainVerdict::Refused { written } => {

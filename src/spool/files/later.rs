@@ -10,7 +10,7 @@ use super::{Files, Outside, weight};
 use crate::spool::disk::Disk;
 use crate::spool::format::{BLOCK, DATA_START, Found, Header, record_of};
 use queen_shards::command::{Drained, SpoolId, SpoolRecord};
-use queen_shards::handed::Window;
+use queen_shards::handed::Room;
 use std::collections::HashMap;
 use std::io;
 
@@ -52,7 +52,7 @@ impl Piece {
 
 impl<D: Disk, O: Outside> Files<D, O> {
     /// Reads records that were put off and whose turn it is, and hands them over. How many reads that took.
-    pub(super) async fn read_later(&mut self, room: Window, drained: &mut Vec<Drained>, size: &mut usize) -> usize {
+    pub(super) async fn read_later(&mut self, room: Room, drained: &mut Vec<Drained>, size: &mut usize) -> usize {
         let mut reads = 0;
         while drained.len() < room.records
             && *size < room.bytes

@@ -7,7 +7,7 @@ use crate::spool::disk::Disk;
 use crate::spool::format::{BLOCK, FOOTER, Found, Header, Scanner, record_of};
 use crate::spool::legacy;
 use queen_shards::command::{Drained, SpoolId, SpoolRecord};
-use queen_shards::handed::Window;
+use queen_shards::handed::Room;
 use queen_shards::ids::Stamp;
 use queen_shards::planted::{Bug, is};
 use std::io;
@@ -28,13 +28,13 @@ impl<D: Disk, O: Outside> Files<D, O> {
     }
 
     /// Records and bytes to read next.
-    pub fn room(&self) -> Window {
+    pub fn room(&self) -> Room {
         self.handed.room()
     }
 
     /// The next records, oldest first, until `room` is used up; `None`: there is nothing to read now. What waits for an older
     /// record of its lane is put off, and comes before anything else when it does not wait any more.
-    pub async fn read(&mut self, room: Window) -> Option<Vec<Drained>> {
+    pub async fn read(&mut self, room: Room) -> Option<Vec<Drained>> {
         let (mut drained, mut size) = (Vec::new(), 0);
         let mut passed = self.read_later(room, &mut drained, &mut size).await;
         let mut next = 0;
@@ -65,6 +65,9 @@ impl<D: Disk, O: Outside> Files<D, O> {
             size += weight(&record);
             self.handed.hand_over(id, lane, weight(&record));
             drained.push(Drained { id, record });
+        }
+        if self.handed.is_full() {
+            self.status.too_many_put_off();
         }
         self.tidy().await;
         (0 < passed || !drained.is_empty()).then_some(drained)

@@ -44,7 +44,7 @@ async fn fill<D: Disk>(disk: D) {
 async fn read_to_end<D: Disk>(files: &mut Files<D, Still>) -> Vec<Drained> {
     let mut came = Vec::new();
     loop {
-        let some = files.read(Window { records: 64, bytes: 1 << 20 }).await.unwrap_or_default();
+        let some = files.read(Room { records: 64, bytes: 1 << 20 }).await.unwrap_or_default();
         if some.is_empty() {
             return came;
         }

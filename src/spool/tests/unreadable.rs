@@ -27,7 +27,7 @@ fn store(files: &mut Files<SimDisk, Still>, id: SpoolId) {
 fn read_rounds(files: &mut Files<SimDisk, Still>, rounds: usize) -> Vec<Drained> {
     let mut all = Vec::new();
     for _ in 0..rounds {
-        while let Some(some) = block_on(files.read(Window { records: 64, bytes: 1 << 20 })) {
+        while let Some(some) = block_on(files.read(Room { records: 64, bytes: 1 << 20 })) {
             all.extend(some);
         }
         files.next_round();

@@ -2,17 +2,18 @@
 //!
 //!     effect > dispatch (its fate is drawn) > execute at the store > the event that answers it, or none, or a late one
 //!
-//! Holds: a ticket is executed once at most. The owners of a bundle hear of it before its shard does.
+//! Holds: a ticket is executed once at most. The owners of a bundle hear of it before its shard does, and the other shards of
+//! a broker of a record that says conflation.
 
 use super::{Due, World};
 use crate::coverage::Thing;
 use crate::explain::Candidate;
 use crate::log;
 use crate::oracle::At;
-use queen_shards::bundle::{Bundle, LaneDecision, News};
-use queen_shards::command::Event;
-use queen_shards::effect::{Append, Call, CursorMove, CursorOutcome, StoreError};
-use queen_shards::ids::{CallId, CommitId, Slot};
+use queen_shards::bundle::{Bundle, LaneDecision};
+use queen_shards::command::{Command, Event};
+use queen_shards::effect::{Append, Call, CursorMove, CursorOutcome, GroupRow, Reply, StoreError};
+use queen_shards::ids::{CallId, CommitId, Slot, TenantId};
 use std::sync::Arc;
 
 /// A store call on its way.
@@ -41,7 +42,7 @@ pub(super) struct Ticketed {
     settled: bool,
 }
 
-/// A bundle commit whose owners are being told.
+/// An answer of which other shards are being told first.
 pub(super) struct Telling {
     pub(super) at: At,
     slots: Vec<Slot>,
@@ -185,8 +186,7 @@ impl World {
         }
     }
 
-    fn count_call(&mut self, ask: &Call, reply: &queen_shards::effect::Reply) {
-        use queen_shards::effect::Reply;
+    fn count_call(&mut self, ask: &Call, reply: &Reply) {
         match (ask, reply) {
             (Call::ReadKeys { partition, .. }, Reply::Keys { rows, complete, .. }) => {
                 self.oracle.hit(Thing::WindowReload);
@@ -211,14 +211,31 @@ impl World {
         }
     }
 
-    /// The owners hear of a bundle commit before its shard does.
-    pub(super) fn tell_owners(&mut self, at: At, told: Vec<(usize, Vec<News>)>, store: u32, event: Event) {
+    /// The other shards of a broker hear of a record that says conflation before the one that registered the group.
+    pub(super) fn tell_of_record(&mut self, at: At, call: CallId, row: GroupRow) {
+        let mut told = Vec::new();
+        if let Some(group) = self.store.groups.get(&row.group) {
+            let queue = &self.store.queues[&group.queue].name;
+            for shard in (0..self.plan.brokers[at.0]).filter(|shard| *shard != at.1) {
+                let (tenant, queue, group) = (TenantId::DEFAULT, Some(queue.clone()), group.name.clone());
+                told.push((shard, Command::GroupChanged { tenant, queue, group }));
+            }
+        }
+        let event = Event::Returned { call, result: Ok(Reply::Group(Some(GroupRow { made: false, ..row }))) };
+        if told.is_empty() {
+            return self.take(at, event);
+        }
+        self.oracle.hit(Thing::ConflationTold);
+        self.tell_shards_of(at, told, event);
+    }
+
+    /// Shards of a broker hear of something before the one that is to take `event`: of a bundle commit its owners.
+    pub(super) fn tell_shards_of(&mut self, at: At, told: Vec<(usize, Command)>, event: Event) {
         let mut slots = Vec::new();
-        for (shard, news) in told {
+        for (shard, command) in told {
             self.shared.slots += 1;
             let slot = Slot::new(at.1, self.shared.slots);
             let (to, now, epoch) = ((at.0, shard), self.moment(), self.brokers[at.0].epoch);
-            let command = queen_shards::command::Command::Heard { store, news };
             self.oracle.sent(now, to, slot, &command);
             let after = self.rng.range(5, 400);
             self.later(after, Due::Deliver { at: to, epoch, event: Event::Command { slot, command } });
