@@ -60,6 +60,9 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 pub const BODY_PROGRESS_BYTES: usize = 4 * KIB;
 /// Time in which a client must take any part of its answer.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// An answer for which others wait, because it is beyond what a shard may hold, has that time and this for each byte, in all: a
+/// MB a second.
+pub const BEYOND_TIME_PER_BYTE: Duration = Duration::from_micros(1);
 /// Time a connection may sit between requests. Longer than the idle time of common proxies (60 s), so that they
 /// close first and no request meets a closing socket.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(120);

@@ -6,14 +6,16 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 /// A shard's budget. Whoever may not take more waits, and with it the socket: back-pressure is TCP's. One request at a
-/// time may go beyond the budget, until its answer is written: requests that all hold a part would otherwise block each other
-/// for ever.
+/// time may go beyond the budget, until its answer is written or there is room for it: requests that all hold a part would
+/// otherwise block each other for ever.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total: usize,
     used: Cell<usize>,
-    /// Somebody is beyond the budget.
-    overdrawn: Cell<bool>,
+    /// The share that is beyond the budget.
+    beyond: Cell<Option<u64>>,
+    /// Shares made so far.
+    shares: Cell<u64>,
     waiting: RefCell<VecDeque<Waker>>,
 }
 
@@ -21,18 +23,19 @@ pub(crate) struct Budget {
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Rc<Budget>,
+    number: u64,
     taken: Cell<usize>,
-    overdraws: Cell<bool>,
 }
 
 impl Budget {
     pub(crate) fn new(total: usize) -> Rc<Budget> {
-        let (used, overdrawn) = (Cell::new(0), Cell::new(false));
-        Rc::new(Budget { total, used, overdrawn, waiting: RefCell::default() })
+        let (used, beyond, shares) = (Cell::new(0), Cell::new(None), Cell::new(0));
+        Rc::new(Budget { total, used, beyond, shares, waiting: RefCell::default() })
     }
 
     pub(crate) fn share(self: &Rc<Self>) -> Share {
-        Share { budget: self.clone(), taken: Cell::new(0), overdraws: Cell::new(false) }
+        self.shares.set(self.shares.get() + 1);
+        Share { budget: self.clone(), number: self.shares.get(), taken: Cell::new(0) }
     }
 }
 
@@ -42,13 +45,12 @@ impl Share {
         std::future::poll_fn(|cx| {
             let more = bytes.saturating_sub(self.taken.get());
             let budget = &*self.budget;
-            if budget.used.get() + more > budget.total && !self.overdraws.get() {
-                if budget.overdrawn.get() {
+            if budget.used.get() + more > budget.total && !self.is_beyond() {
+                if budget.beyond.get().is_some() {
                     budget.waiting.borrow_mut().push_back(cx.waker().clone());
                     return Poll::Pending;
                 }
-                budget.overdrawn.set(true);
-                self.overdraws.set(true);
+                budget.beyond.set(Some(self.number));
             }
             budget.used.set(budget.used.get() + more);
             self.taken.set(self.taken.get() + more);
@@ -62,15 +64,19 @@ impl Share {
         self.raise(self.taken.get() + bytes).await
     }
 
+    /// It is the one that is beyond the budget.
+    pub(crate) fn is_beyond(&self) -> bool {
+        self.budget.beyond.get() == Some(self.number)
+    }
+
     /// It holds so many bytes now, whatever it had taken. What is there waits for nothing; the others wait for it.
     pub(crate) fn settle(&self, bytes: usize) {
         let budget = &*self.budget;
         let had = self.taken.replace(bytes);
         budget.used.set(budget.used.get() - had + bytes);
-        if (bytes == 0 || budget.used.get() <= budget.total) && self.overdraws.replace(false) {
-            budget.overdrawn.set(false);
-        }
-        if bytes < had {
+        let over = budget.used.get() <= budget.total || bytes == 0 && self.is_beyond();
+        let ended = over && budget.beyond.take().is_some();
+        if bytes < had || ended {
             // Each looks for itself whether there is room now.
             for waker in budget.waiting.take() {
                 waker.wake();
@@ -111,7 +117,7 @@ mod tests {
             drop(second);
             yield_now().await;
             assert_eq!(*order.borrow(), ["second", "first"]);
-            assert_eq!((budget.used.get(), budget.overdrawn.get()), (0, false));
+            assert_eq!((budget.used.get(), budget.beyond.get()), (0, None));
         })
         .unwrap();
     }
@@ -136,7 +142,7 @@ mod tests {
             yield_now().await;
             assert!(read.get(), "there is room, whoever is beyond");
             drop(first);
-            assert_eq!((budget.used.get(), budget.overdrawn.get()), (0, false));
+            assert_eq!((budget.used.get(), budget.beyond.get()), (0, None));
         })
         .unwrap();
     }
@@ -163,7 +169,44 @@ mod tests {
             yield_now().await;
             assert!(begun.get());
             second.settle(0);
-            assert_eq!((budget.used.get(), budget.overdrawn.get()), (0, false));
+            assert_eq!((budget.used.get(), budget.beyond.get()), (0, None));
+        })
+        .unwrap();
+    }
+
+    /// Whoever made it so: the one that was beyond, or others that are done.
+    #[test]
+    fn within_the_budget_nobody_is_beyond_it() {
+        run(Choice::Epoll, async {
+            let budget = Budget::new(100);
+            let (large, small, next) = (budget.share(), budget.share(), Rc::new(budget.share()));
+            small.raise(90).await;
+            large.raise(20).await;
+            assert!(large.is_beyond());
+            let begun = Rc::new(Cell::new(false));
+            let (log, share) = (begun.clone(), next.clone());
+            spawn(async move {
+                share.raise(90).await;
+                log.set(true);
+            });
+            yield_now().await;
+            assert!(!begun.get());
+            small.settle(0);
+            assert!(!large.is_beyond());
+            yield_now().await;
+            assert!(begun.get() && next.is_beyond(), "it is its turn");
+            next.settle(0);
+            // An answer that is larger than what was taken for it.
+            small.settle(70);
+            large.raise(40).await;
+            next.settle(10);
+            small.settle(0);
+            large.settle(95);
+            assert_eq!(budget.beyond.get(), None);
+            for share in [&large, &small, &*next] {
+                share.settle(0);
+            }
+            assert_eq!((budget.used.get(), budget.beyond.get()), (0, None));
         })
         .unwrap();
     }

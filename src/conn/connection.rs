@@ -15,9 +15,9 @@ use crate::http::head::{self, BodyLength, Head, HeadScan};
 use crate::http::refusals::Refusal;
 use crate::http::{Method, Request, Response};
 use crate::limits::{
-    ANSWER_COPY_BYTES_MAX, ROOM_FREE_BYTES, BODY_FREE_BYTES, BODY_PROGRESS_BYTES, BODY_READ_BYTES, DELIVERY_CHECK,
+    ANSWER_COPY_BYTES_MAX, BEYOND_TIME_PER_BYTE, BODY_FREE_BYTES, BODY_PROGRESS_BYTES, BODY_READ_BYTES, DELIVERY_CHECK,
     DISCARD_BYTES_MAX, KEEP_BYTES, LINGER_BYTES_MAX, LINGER_CLOSING_TIMEOUT, READ_AHEAD_BYTES_MAX, READ_BYTES,
-    REQUESTS_PER_TURN,
+    REQUESTS_PER_TURN, ROOM_FREE_BYTES,
 };
 use crate::rt::{Delivery, Reader, Stream, Writer, sleep, yield_now};
 use bytes::Bytes;
@@ -28,12 +28,14 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) struct Connection<S: Service> {
     shared: Rc<Shared<S>>,
     /// What the shard holds for the request of the moment, then for its answer.
     share: Rc<Share>,
+    /// When an answer that is beyond what the shard may hold has to be written.
+    beyond_until: Option<Instant>,
     reader: Reader,
     writer: Writer,
     watch: Rc<Watch>,
@@ -90,6 +92,7 @@ impl<S: Service> Connection<S> {
         Connection {
             watch: shared.clock.watch(),
             share: Rc::new(shared.budget.share()),
+            beyond_until: None,
             shared,
             reader,
             writer,
@@ -438,6 +441,8 @@ impl<S: Service> Connection<S> {
         // Those of pops and fetches were granted their bytes.
         let counts = response.hold.is_none() && body.len() > ROOM_FREE_BYTES;
         self.share.settle(if counts { body.len() } else { 0 });
+        let in_all = self.shared.limits.write_timeout + BEYOND_TIME_PER_BYTE * body.len() as u32;
+        self.beyond_until = self.share.is_beyond().then(|| Instant::now() + in_all);
         if body.len() <= ANSWER_COPY_BYTES_MAX {
             self.out.extend_from_slice(&body);
             drop(body);
@@ -487,7 +492,12 @@ impl<S: Service> Connection<S> {
     }
 
     fn begin_write(&self) {
-        self.shared.clock.begin(&self.watch, Phase::Busy, self.shared.limits.write_timeout);
+        let limit = match self.beyond_until {
+            // Others wait for it.
+            Some(until) => until.saturating_duration_since(Instant::now()),
+            None => self.shared.limits.write_timeout,
+        };
+        self.shared.clock.begin(&self.watch, Phase::Busy, limit);
     }
 
     // ---- the end

@@ -81,7 +81,9 @@ impl Service for Words {
                     response
                 }
                 "room" => {
-                    request.room(number()).await;
+                    if let Err(refusal) = request.room(number()).await {
+                        return refusal.response();
+                    }
                     seen.rung.fetch_add(1, SeqCst);
                     Response::text(200, vec![b'x'; number()])
                 }
@@ -675,6 +677,47 @@ fn a_large_answer_is_not_made_before_there_is_room_for_it() {
             }
         });
         server.until("all were made", |seen| seen.rung.load(SeqCst) == 5);
+    });
+}
+
+/// Who left while it waited for room may come again, and is not served twice.
+#[test]
+fn nothing_is_done_for_a_client_that_left_while_it_waited_for_room() {
+    let limits = Limits { body_budget_bytes: 5 << 20, ..Limits::default() };
+    served(limits, |server| {
+        let mut slow = server.client();
+        slow.get("/room/50000000");
+        server.until("the first one has room", |seen| seen.rung.load(SeqCst) == 1);
+        let mut left = server.client();
+        left.get("/room/50000000").stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(left.answer().status, 503);
+        assert_eq!(slow.answer().body.len(), 50_000_000);
+        server.client().get("/room/1000").answer();
+        assert_eq!(server.seen.rung.load(SeqCst), 2);
+    });
+}
+
+/// A client that reads all the time, and so slowly that others would wait for minutes.
+#[test]
+fn an_answer_that_others_wait_for_is_taken_in_time_or_cut_off() {
+    const BYTES: usize = 5_000_000;
+    let limits = Limits { body_budget_bytes: 1 << 20, write_timeout: Duration::from_millis(100), ..Limits::default() };
+    served(limits, |server| {
+        let (mut slow, mut next) = (server.client(), server.client());
+        slow.get(&format!("/room/{BYTES}"));
+        server.until("the first one has room", |seen| seen.rung.load(SeqCst) == 1);
+        next.get(&format!("/room/{BYTES}"));
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut piece = [0; 512];
+                while !over.load(SeqCst) && matches!(slow.stream.read(&mut piece), Ok(1..)) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            });
+            assert_eq!(next.answer().body.len(), BYTES);
+            over.store(true, SeqCst);
+        });
     });
 }
 

@@ -46,7 +46,9 @@ async fn ack(core: &Rc<Core>, request: &Request, form: Form) -> Response {
         Ok(acks) => acks,
         Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
     };
-    request.room(room(&acks.items)).await;
+    if let Err(refusal) = request.room(room(&acks.items)).await {
+        return refusal.response();
+    }
     let Some(keys) = core.keys() else {
         // No transactionId can be keyed before the store has been reached once.
         let away = vec![Fate::Fails("pool".into()); acks.items.len()];

@@ -29,8 +29,10 @@ pub mod targets;
 pub mod transaction;
 
 use crate::limits::ROOM_FREE_BYTES;
+use crate::rt;
 use bytes::Bytes;
 use queen_shards::ids::{GroupId, LeaseId, PartitionId, TenantId};
+use refusals::Refusal;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +68,15 @@ pub struct Request {
 
 impl Request {
     /// Waits until the shard has room for so many bytes more, of what this inflates or of its answer: before anything is
-    /// done for it, because then it must be answered. A few wait for nothing, so never for a large request.
-    pub async fn room(&self, bytes: usize) {
-        if ROOM_FREE_BYTES < bytes {
-            self.share.raise_by(bytes - ROOM_FREE_BYTES).await;
+    /// done for it, because then it must be answered. A few wait for nothing, so never for a large request. Refused where the
+    /// client left meanwhile: it may come again, and is not to be served twice.
+    pub async fn room(&self, bytes: usize) -> Result<(), Refusal> {
+        if bytes <= ROOM_FREE_BYTES {
+            return Ok(());
+        }
+        match rt::race(self.share.raise_by(bytes - ROOM_FREE_BYTES), self.gone.wait()).await {
+            rt::Either::Left(()) => Ok(()),
+            rt::Either::Right(()) => Err(Refusal::Left),
         }
     }
 }

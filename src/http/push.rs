@@ -33,7 +33,9 @@ pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
         Ok(parsed) => parsed,
         Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
     };
-    request.room(answer::room(&parsed)).await;
+    if let Err(refusal) = request.room(answer::room(&parsed)).await {
+        return refusal.response();
+    }
     protect::mark(core, request.tenant, &mut parsed.lanes).await;
     let ids = core.mint_ids(parsed.items.len());
     let planned = planned(core, request, parsed, &ids);

@@ -55,6 +55,9 @@ pub enum Refusal {
     /// 404 with this text.
     NotFound(String),
 
+    /// The client closed its side of the connection while its request waited for room.
+    Left,
+
     // ---- store
     /// The store cannot be reached.
     Pool,
@@ -86,6 +89,7 @@ impl Refusal {
             Refusal::BodyTooLarge => (413, text("length limit exceeded")),
             Refusal::Expectation => (417, text("only 100-continue can be expected")),
             Refusal::Encoding => (415, text("content encodings are not supported")),
+            Refusal::Left => (503, text("the client left before there was room for its request")),
             Refusal::TooSlow => (408, text("request timed out")),
             Refusal::NoSuchRoute => (404, text("Not Found")),
             Refusal::MethodNotAllowed { .. } => (405, None),
@@ -209,6 +213,8 @@ mod tests {
     #[test]
     fn the_envelope_is_flat_and_escaped() {
         let json = Some("application/json");
+        let left = r#"{"error":"the client left before there was room for its request"}"#;
+        check(Refusal::Left, 503, json, left);
         check(Refusal::Pool, 500, json, r#"{"error":"pool"}"#);
         check(Refusal::NoSuchRoute, 404, json, r#"{"error":"Not Found","code":"no_such_route"}"#);
         let detail = "\"a\\b\"\n\r\t\u{1}é".to_string();

@@ -38,13 +38,13 @@ use std::sync::Arc;
 pub async fn transaction(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     let id = core.mint_ids(1)[0];
     if binary::is_binary(request) {
-        return packed(core, request, id).await.unwrap_or_else(|refused| Refusal::from(refused).response());
+        return packed(core, request, id).await.unwrap_or_else(|refusal| refusal.response());
     }
     execute(core, request, id, parse::parse(&request.body), false).await
 }
 
 /// A transaction in binary form. Source: binary forms 10.
-async fn packed(core: &Rc<Core>, request: &Request, id: MessageId) -> Result<Response, wire::Refused> {
+async fn packed(core: &Rc<Core>, request: &Request, id: MessageId) -> Result<Response, Refusal> {
     let open = wire::transaction::open(&request.body)?;
     let groups = wire::packed::walk(open.groups, 0, core.config.max_inflated_bytes as u64)?;
     let frames = binary::inflate(core, request, &groups).await?;
@@ -66,8 +66,8 @@ async fn execute(
         Err(parse::Refused::Wire(refused)) => return Refusal::from(refused).response(),
         Err(parse::Refused::Request(no)) => return no.response(id),
     };
-    if !counts {
-        request.room(answer::room(&parsed)).await;
+    if !counts && let Err(refusal) = request.room(answer::room(&parsed)).await {
+        return refusal.response();
     }
     protect::mark(core, request.tenant, &mut parsed.pushes.lanes).await;
     let Some(keys) = core.keys() else { return Refusal::Pool.response() };

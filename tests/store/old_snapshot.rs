@@ -67,7 +67,8 @@ fn a_row_that_lies_elsewhere_is_found_by_its_key() {
                 versions[p] = version;
             }
             if n == 0 {
-                db.sql("update queen.partitions set log_start = log_start; update queen.cursors set retired = retired").await;
+                db.sql("update queen.partitions set log_start = log_start; update queen.cursors set retired = retired")
+                    .await;
             } else if n == 1 {
                 for (table, key) in [("partitions", "id"), ("cursors", "partition_id")] {
                     take_the_place(&db, table, key, [ids[0].0, ids[1].0]).await;

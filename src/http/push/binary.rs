@@ -30,15 +30,15 @@ pub fn is_binary(request: &Request) -> bool {
 pub async fn push(core: &Rc<Core>, request: &Request) -> Response {
     match read(core, request).await {
         Ok(response) => response,
-        Err(refused) => Refusal::from(refused).response(),
+        Err(refusal) => refusal.response(),
     }
 }
 
-async fn read(core: &Rc<Core>, request: &Request) -> Result<Response, Refused> {
+async fn read(core: &Rc<Core>, request: &Request) -> Result<Response, Refusal> {
     let limit = core.config.max_inflated_bytes as u64;
     let open = wire::push::open(&request.body, limit)?;
     if !open.packed || open.raw_len > 0 {
-        request.room(open.raw_len as usize).await;
+        request.room(open.raw_len as usize).await?;
         core.pass(request.body.len().max(open.raw_len as usize)).await;
     }
     let rest = open.rest()?;
@@ -46,7 +46,7 @@ async fn read(core: &Rc<Core>, request: &Request) -> Result<Response, Refused> {
         let (groups, items) = plain::items(&rest, open.ids)?;
         let mut parsed = of_plain(&groups, &items);
         if !open.counts {
-            request.room(answer::room(&parsed)).await;
+            request.room(answer::room(&parsed)).await?;
         }
         protect::mark(core, request.tenant, &mut parsed.lanes).await;
         let ids = core.mint_ids(parsed.items.len());
@@ -63,12 +63,12 @@ async fn plan_packed(
     request: &Request,
     rest: &Bytes,
     open: &wire::push::Open,
-) -> Result<(super::Planned, Vec<MessageId>), Refused> {
+) -> Result<(super::Planned, Vec<MessageId>), Refusal> {
     let groups = packed::walk(rest, open.raw_len, core.config.max_inflated_bytes as u64)?;
     let frames = inflate(core, request, &groups).await?;
     let (mut parsed, ids) = parse_packed(rest, &groups, &frames)?;
     if !open.counts {
-        request.room(answer::room(&parsed)).await;
+        request.room(answer::room(&parsed)).await?;
     }
     protect::mark(core, request.tenant, &mut parsed.lanes).await;
     Ok((super::planned(core, request, parsed, &ids), ids))
@@ -90,10 +90,10 @@ pub(crate) async fn inflate(
     core: &Rc<Core>,
     request: &Request,
     groups: &[packed::Group<'_>],
-) -> Result<Vec<Bytes>, Refused> {
+) -> Result<Vec<Bytes>, Refusal> {
     let total = groups.iter().map(|group| group.raw_len).sum::<u64>() as usize;
     let messages = groups.iter().map(|group| group.n as usize).sum::<usize>();
-    request.room(total + messages.saturating_mul(INFLATED_MESSAGE_BYTES)).await;
+    request.room(total + messages.saturating_mul(INFLATED_MESSAGE_BYTES)).await?;
     core.pass(total).await;
     let mut frames = Vec::with_capacity(groups.len());
     let mut since = 0;

@@ -10,15 +10,21 @@ pub(super) const READ_FAILURES_MAX: u32 = 5;
 /// Of one reader.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
+    /// The file that was read.
+    of: u64,
     in_a_row: u32,
     waits: bool,
 }
 
 impl Failures {
-    /// A read failed. True: once too often, and so is every further one until one succeeds; else it waits for the next round.
+    /// A read of a file failed. True: once too often, and so is every further one of it until one succeeds; else it waits for
+    /// the next round.
     ///
     /// What the machine is short of (descriptors, memory) says nothing of a file, and does not count.
-    pub fn count(&mut self, error: &io::Error) -> bool {
+    pub fn count(&mut self, file: u64, error: &io::Error) -> bool {
+        if self.of != file {
+            *self = Failures { of: file, ..Failures::default() };
+        }
         let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::EINTR];
         if error.raw_os_error().is_some_and(|number| short.contains(&number)) {
             self.waits = true;
@@ -58,16 +64,17 @@ mod tests {
         let (bad, short) = (io::Error::from_raw_os_error(libc::EIO), io::Error::from_raw_os_error(libc::EMFILE));
         let mut failures = Failures::default();
         for round in 1..READ_FAILURES_MAX {
-            assert!(!failures.count(&bad) && failures.waits());
+            assert!(!failures.count(1, &bad) && failures.waits());
             failures.next_round();
             assert!(!failures.waits());
-            assert!(!failures.count(&short) && failures.waits());
+            assert!(!failures.count(1, &short) && failures.waits());
             failures.next_round();
             assert_eq!(failures.in_a_row(), round);
         }
-        assert!(failures.count(&bad) && !failures.waits());
-        assert!(failures.count(&bad), "nothing was read since");
+        assert!(failures.count(1, &bad) && !failures.waits());
+        assert!(failures.count(1, &bad), "nothing was read since");
+        assert!(!failures.count(2, &bad) && failures.waits(), "another file");
         failures.end();
-        assert!(!failures.count(&bad) && failures.waits());
+        assert!(!failures.count(1, &bad) && failures.waits());
     }
 }

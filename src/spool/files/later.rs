@@ -99,7 +99,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 }
                 self.status.damaged(false, name, id.at, 0);
             }
-            Err(error) if !self.failures_later.count(&error) => {
+            Err(error) if !self.failures_later.count(id.file, &error) => {
                 self.status.read_failed(name, &error, self.failures_later.in_a_row(), READ_FAILURES_MAX);
                 return Err(());
             }

@@ -196,7 +196,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
     /// is kept.
     async fn read_failed(&mut self, at: usize, error: &io::Error) {
         let stored = &mut self.files[at];
-        if !self.failures.count(error) {
+        if !self.failures.count(stored.number, error) {
             self.status.read_failed(&stored.name, error, self.failures.in_a_row(), READ_FAILURES_MAX);
             return;
         }
