@@ -485,7 +485,8 @@ fn slow_clients_are_cut_off_and_told() {
         let mut client = server.client();
         client.get("/wait");
         server.until("parked", |seen| seen.parked.load(SeqCst) == 1);
-        std::thread::sleep(Duration::from_millis(300));
+        // One that came after it was idle for too long.
+        server.client().closed();
         server.seen.go.ring();
         client.expect(200, "GET /wait 0");
         client.closed();
