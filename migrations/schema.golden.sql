@@ -159,6 +159,11 @@ CREATE TABLE queen.count_walk_ranks (
     wanted bigint NOT NULL
 );
 
+CREATE TABLE queen.cursor_keys (
+    partition_id bigint NOT NULL,
+    group_id bigint NOT NULL
+);
+
 CREATE SEQUENCE queen.versions
     START WITH 1
     INCREMENT BY 1
@@ -182,6 +187,8 @@ CREATE TABLE queen.cursors (
     retired bigint DEFAULT 0
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
+
+ALTER TABLE ONLY queen.cursors REPLICA IDENTITY FULL;
 
 CREATE TABLE queen.dead_letters (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
@@ -283,6 +290,11 @@ CREATE TABLE queen.migrations (
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE queen.partition_names (
+    queue_id uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C"
+);
+
 CREATE SEQUENCE queen.partition_numbers
     START WITH 1
     INCREMENT BY 1
@@ -300,6 +312,8 @@ CREATE TABLE queen.partitions (
     last_created_at timestamp with time zone DEFAULT '1970-01-01 00:00:00+00'::timestamp with time zone NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0', vacuum_truncate=off);
+
+ALTER TABLE ONLY queen.partitions REPLICA IDENTITY FULL;
 
 CREATE TABLE queen.pending_ranks (
     queue_id uuid NOT NULL,
@@ -451,8 +465,8 @@ ALTER TABLE ONLY queen.count_walk_ranks
 ALTER TABLE ONLY queen.count_walks
     ADD CONSTRAINT count_walks_pk PRIMARY KEY (queue_id);
 
-ALTER TABLE ONLY queen.cursors
-    ADD CONSTRAINT cursors_pk PRIMARY KEY (partition_id, group_id);
+ALTER TABLE ONLY queen.cursor_keys
+    ADD CONSTRAINT cursor_keys_pk PRIMARY KEY (partition_id, group_id);
 
 ALTER TABLE ONLY queen.dead_letters
     ADD CONSTRAINT dead_letters_pk PRIMARY KEY (id);
@@ -490,11 +504,8 @@ ALTER TABLE ONLY queen.measure_walks
 ALTER TABLE ONLY queen.migrations
     ADD CONSTRAINT migrations_pk PRIMARY KEY (version);
 
-ALTER TABLE ONLY queen.partitions
-    ADD CONSTRAINT partitions_name UNIQUE (queue_id, name);
-
-ALTER TABLE ONLY queen.partitions
-    ADD CONSTRAINT partitions_pk PRIMARY KEY (id);
+ALTER TABLE ONLY queen.partition_names
+    ADD CONSTRAINT partition_names_pk PRIMARY KEY (queue_id, name);
 
 ALTER TABLE ONLY queen.pending_ranks
     ADD CONSTRAINT pending_ranks_pk PRIMARY KEY (queue_id, partition_id);
@@ -541,11 +552,17 @@ ALTER TABLE ONLY queen.window_runs
 ALTER TABLE ONLY queen.writers
     ADD CONSTRAINT writers_pk PRIMARY KEY (writer);
 
+CREATE INDEX cursors_by_key ON queen.cursors USING btree (partition_id, group_id);
+
 CREATE INDEX dead_letters_of_message ON queen.dead_letters USING btree (partition_id, message_offset);
 
 CREATE INDEX dead_letters_of_queue ON queen.dead_letters USING btree (queue_id, failed_at DESC, id);
 
 CREATE INDEX evidence_marks_due ON queen.evidence_marks USING btree (look_at);
+
+CREATE INDEX partitions_by_id ON queen.partitions USING btree (id);
+
+CREATE INDEX partitions_by_name ON queen.partitions USING btree (queue_id, name);
 
 CREATE INDEX partitions_of_queue ON queen.partitions USING btree (queue_id, id) WHERE (queue_id IS NOT NULL);
 
@@ -554,4 +571,12 @@ CREATE INDEX queue_minutes_idle ON queen.queue_minutes USING btree (minute) WHER
 CREATE INDEX retention_audit_age ON queen.retention_audit USING btree (removed_at);
 
 CREATE INDEX retention_marks_due ON queen.retention_marks USING btree (look_at);
+
+CREATE TRIGGER forget_cursor_keys AFTER DELETE ON queen.cursors REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION queen.forget_cursor_keys();
+
+CREATE TRIGGER forget_partition_names AFTER DELETE ON queen.partitions REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION queen.forget_partition_names();
+
+CREATE TRIGGER key_cursor BEFORE INSERT ON queen.cursors FOR EACH ROW EXECUTE FUNCTION queen.key_cursor();
+
+CREATE TRIGGER name_partition BEFORE INSERT ON queen.partitions FOR EACH ROW EXECUTE FUNCTION queen.name_partition();
 

@@ -57,22 +57,24 @@ begin
         order by p.id
         for key share
     );
-    -- A statement of its own: it sees what was pushed while the locks were waited for.
-    insert into queen.cursors as c (partition_id, group_id, committed)
-    select
-        p.id,
-        v_group,
-        case
+    -- Statements of their own: each sees what was pushed, or made, while the one before waited.
+    insert into queen.cursors (partition_id, group_id, committed)
+    select p.id, v_group, -1
+    from queen.partitions as p
+    where p.id = any (v_ids)
+        and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = v_group)
+    order by p.id;
+    perform from queen.cursors as c
+    where c.partition_id = any (v_ids) and c.group_id = v_group
+    order by c.partition_id
+    for update;
+    update queen.cursors as c
+    set version = nextval('queen.versions'),
+        committed = case
             when v_to_end then p.last_offset
             when v_offset is not null then least(greatest(v_offset, p.log_start) - 1, p.last_offset)
             else queen.offset_before(p.id, p.log_start, p.last_offset, v_at)
-        end
-    from queen.partitions as p
-    where p.id = any (v_ids)
-    order by p.id
-    on conflict on constraint cursors_pk do update
-    set version = nextval('queen.versions'),
-        committed = excluded.committed,
+        end,
         retired = coalesce(c.retired, c.committed + 1),
         lease_id = null,
         lease_expires_at = null,
@@ -80,7 +82,9 @@ begin
         conflating = false,
         retry_count = 0,
         attempt_start = null,
-        attempt_count = 0;
+        attempt_count = 0
+    from queen.partitions as p
+    where p.id = any (v_ids) and c.partition_id = p.id and c.group_id = v_group;
     get diagnostics v_moved = row_count;
     return json_build_object('found', v_moved > 0, 'moved', v_moved);
 end;

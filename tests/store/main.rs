@@ -9,6 +9,7 @@ mod cost;
 mod cursors;
 mod embedded;
 mod groups;
+mod keys;
 mod log;
 mod old_snapshot;
 mod plans;

@@ -64,7 +64,8 @@ fn a_row_that_lies_elsewhere_is_found_by_its_key() {
                 versions[p] = version;
             }
             if n == 0 {
-                db.sql("update queen.partitions set log_start = log_start; update queen.cursors set retired = retired").await;
+                db.sql("update queen.partitions set log_start = log_start; update queen.cursors set retired = retired")
+                    .await;
             } else {
                 db.sql("vacuum full queen.partitions").await;
                 db.sql("vacuum full queen.cursors").await;
