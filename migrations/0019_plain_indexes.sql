@@ -138,8 +138,8 @@ where not exists (select from queen.cursor_keys as k where k.partition_id = c.pa
 on conflict do nothing;
 
 -- Waits until nobody is left who deleted a row while its key was being copied, and did not see it.
-lock table queen.partitions in share row exclusive mode;
-lock table queen.cursors in share row exclusive mode;
+do $$ begin lock table queen.partitions in share row exclusive mode; end $$;
+do $$ begin lock table queen.cursors in share row exclusive mode; end $$;
 
 -- Keys that were copied for rows deleted meanwhile.
 delete from queen.partition_names as n
