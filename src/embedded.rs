@@ -14,6 +14,7 @@ mod leftovers;
 
 use crate::store::connect::Target;
 use binaries::Binaries;
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Names the socket file only; nothing listens on TCP.
 const PORT: u16 = 5432;
+/// How the extension of a cluster's directory begins that is being made; the number of its broker's process follows.
+const UNFINISHED: &str = "unfinished";
 /// Superuser and only role of the cluster.
 const ROLE: &str = "queen";
 /// Longest path of a socket, with some room: the kernel's limit is 108 bytes.
@@ -64,6 +67,8 @@ pub struct Embedded {
     data: PathBuf,
     socket_dir: PathBuf,
     log: PathBuf,
+    /// Where the words of the program that was started last begin in it.
+    log_from: Cell<u64>,
     /// Whom the server runs as, when not as us.
     user: Option<User>,
     state: State,
@@ -140,7 +145,17 @@ impl Embedded {
         make_dir(&socket_dir, 0o700, user)?;
         check_owner(&socket_dir, user)?;
         let log = data_dir.join("postgres.log");
-        Ok(Embedded { binaries, data, socket_dir, log, user, state: State::Idle, deaths: 0, _lock: lock })
+        Ok(Embedded {
+            binaries,
+            data,
+            socket_dir,
+            log,
+            log_from: Cell::new(0),
+            user,
+            state: State::Idle,
+            deaths: 0,
+            _lock: lock,
+        })
     }
 
     /// Where shards connect. Known before the server runs.
@@ -203,7 +218,10 @@ impl Embedded {
                     Err(e) => self.fail(trouble("keep", &self.data, &e)),
                 },
                 Ok(Some(exit)) => {
-                    let text = format!("initdb failed ({exit}): {}", last_words(&self.log));
+                    let mut text = format!("initdb failed ({exit}): {}", self.last_words());
+                    if self.user.is_some() && text.contains("Permission denied") {
+                        text.push_str("; it runs as user \"postgres\", which must be able to enter every directory above that one");
+                    }
                     self.fail(EmbeddedError(text))
                 }
                 Err(e) => self.fail(EmbeddedError(format!("initdb is lost: {e}"))),
@@ -218,7 +236,7 @@ impl Embedded {
                     self.deaths = if RAN_WELL < now - *since { 1 } else { self.deaths + 1 };
                     let pause = RESTART_FIRST.saturating_mul(1 << (self.deaths - 1).min(10)).min(RESTART_MAX);
                     self.state = State::Pausing { until: now + pause };
-                    return (Status::Died(format!("PostgreSQL ended ({how}): {}", last_words(&self.log))), LOOK_SOON);
+                    return (Status::Died(format!("PostgreSQL ended ({how}): {}", self.last_words())), LOOK_SOON);
                 }
                 *ready = *ready || leftovers::is_ready(&self.data, child.id() as i32);
                 match *ready {
@@ -292,7 +310,7 @@ impl Embedded {
                 "shutdown",
                 "embedded PostgreSQL has not stopped yet",
                 processes = leftovers::titles_in(&self.data),
-                log = last_words(&self.log)
+                log = self.last_words()
             );
         }
     }
@@ -320,11 +338,11 @@ impl Embedded {
 
     /// Into a directory of its own, which gets its name once it is whole: a cluster is there or it is not.
     fn initdb(&self) -> Result<State, EmbeddedError> {
-        let unfinished = self.data.with_extension("unfinished");
-        if unfinished.exists() {
-            // No server ever ran in it.
-            fs::remove_dir_all(&unfinished).map_err(|e| trouble("clear", &unfinished, &e))?;
+        // No server ever ran in what was left; and who left it may be clearing it as well, for the kernel has just ended it.
+        for left in unfinished_in(&self.data) {
+            let _ = fs::remove_dir_all(&left);
         }
+        let unfinished = self.data.with_extension(format!("{UNFINISHED}{}", std::process::id()));
         make_dir(&unfinished, 0o700, self.user)?;
         let mut command = self.command("initdb")?;
         command.arg("--pgdata").arg(&unfinished).args([
@@ -356,6 +374,7 @@ impl Embedded {
     fn command(&self, program: &str) -> Result<Command, EmbeddedError> {
         let log = open_log(&self.log).map_err(|e| trouble("write", &self.log, &e))?;
         let both = log.try_clone().map_err(|e| trouble("write", &self.log, &e))?;
+        self.log_from.set(log.metadata().map_or(0, |meta| meta.len()));
         let mut command = Command::new(self.binaries.dir.join(program));
         command.env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
         command.stdin(Stdio::null()).stdout(both).stderr(log).process_group(0).current_dir("/");
@@ -377,6 +396,11 @@ impl Embedded {
             });
         }
         Ok(command)
+    }
+
+    /// The last line that says something of what the program wrote that was started last, and where to read the rest.
+    fn last_words(&self) -> String {
+        last_words(&self.log, self.log_from.get())
     }
 }
 
@@ -603,6 +627,13 @@ fn user_of_server() -> Result<User, EmbeddedError> {
     })
 }
 
+/// Clusters beside this one that were not made to their end.
+fn unfinished_in(data: &Path) -> Vec<PathBuf> {
+    let entries = data.parent().and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten();
+    let prefix = format!("postgres.{UNFINISHED}");
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).map(|entry| entry.path()).collect()
+}
+
 fn open_log(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|meta| LOG_BYTES_MAX < meta.len()) {
         fs::rename(path, path.with_extension("log.1"))?;
@@ -610,16 +641,18 @@ fn open_log(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o640).open(path)
 }
 
-/// The last line of the log that says something, and where to read the rest.
-fn last_words(log: &Path) -> String {
-    const TAIL: i64 = 4096;
+/// `from`: where to begin at the earliest.
+fn last_words(log: &Path, from: u64) -> String {
+    const TAIL: u64 = 4096;
+    const TELLING: [&str; 5] = ["FATAL:", "PANIC:", "error:", "ERROR:", "could not"];
     let mut tail = Vec::new();
     let read = File::open(log).and_then(|mut file| {
-        let _ = file.seek(io::SeekFrom::End(-TAIL)).or_else(|_| file.rewind().map(|()| 0));
+        let end = file.metadata()?.len();
+        file.seek(io::SeekFrom::Start(from.max(end.saturating_sub(TAIL))))?;
         file.read_to_end(&mut tail)
     });
     let text = String::from_utf8_lossy(&tail);
-    let telling = |line: &&str| ["FATAL:", "PANIC:", "error:", "ERROR:"].iter().any(|word| line.contains(word));
+    let telling = |line: &&str| TELLING.iter().any(|word| line.contains(word));
     let line = text.lines().rev().find(telling).or_else(|| text.lines().rev().find(|line| !line.trim().is_empty()));
     match (read, line) {
         (Ok(_), Some(line)) => format!("{} (see {})", line.trim(), log.display()),
@@ -649,4 +682,28 @@ fn trouble(verb: &str, path: &Path, why: &io::Error) -> EmbeddedError {
         "cannot {verb} {}: {why}; make it writable, or set QUEEN_DATA_DIR to another directory",
         path.display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_those_of_the_program_that_ran_last() {
+        let log = std::env::temp_dir().join(format!("queen-last-words-{}", std::process::id()));
+        let before = "2026-01-01 FATAL:  terminating connection due to unexpected postmaster exit\n";
+        for (now, says) in [
+            (
+                "postgres: could not find the database system\nExpected to find it in the directory\n",
+                "postgres: could not find",
+            ),
+            ("a hint\n", "a hint"),
+            ("", "see "),
+        ] {
+            fs::write(&log, format!("{before}{now}")).unwrap();
+            let said = last_words(&log, before.len() as u64);
+            assert!(said.starts_with(says), "{said}");
+        }
+        fs::remove_file(&log).unwrap();
+    }
 }

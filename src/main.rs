@@ -95,7 +95,7 @@ fn spool_lock(dir: &std::path::Path) -> Result<Option<spool::Lock>, String> {
             let dir = dir.display();
             queen::warning!(
                 "spool",
-                "no spool directory: pushes fail while PostgreSQL is away",
+                "no spool directory: pushes fail while PostgreSQL is away (FILE_BUFFER_DIR names another)",
                 directory = dir,
                 error = error
             );

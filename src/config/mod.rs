@@ -223,6 +223,7 @@ impl Config {
         for setting in settings::rows().filter(|s| s.force != Force::Live) {
             r.check(setting);
         }
+        reader.fatal.dedup();
         if !reader.fatal.is_empty() {
             return Err(reader.fatal);
         }

@@ -78,7 +78,8 @@ impl Disk for Direct {
             buffer.as_bytes_mut()[..piece.len()].copy_from_slice(piece);
             let written = file.write_at(buffer, at).await?;
             if written != piece.len() {
-                return Err(io::Error::new(io::ErrorKind::WriteZero, "a short write"));
+                // The disk took what it had room for.
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC));
             }
             at += written as u64;
         }

@@ -37,7 +37,7 @@ pub struct Numbers {
     pub pending: u64,
     /// Messages that could not be written since the start.
     pub failed: u64,
-    /// False after something had to be buffered, until something was drained.
+    /// False after something had to be buffered for want of the store, until something was drained or nothing is left.
     pub db_healthy: bool,
     pub files: u64,
     pub bytes: u64,
@@ -77,6 +77,9 @@ impl Status {
         self.pending.store(pending, Relaxed);
         self.files.store(files, Relaxed);
         self.bytes.store(bytes, Relaxed);
+        if pending == 0 {
+            self.recovered();
+        }
     }
 
     /// Ends with the last shard that heard what was found: who sees the end sees that all have. Source: operations 4.6.
@@ -93,7 +96,7 @@ impl Status {
         self.written.fetch_add(messages, Relaxed);
     }
 
-    /// Pushes are buffered because the store does not take them. Source: operations 4.7.
+    /// Pushes are buffered, or stay so, because the store does not take them; told once until the end of that. Source: operations 4.7.
     pub fn outage(&self, pending: u64) {
         self.unhealthy.store(true, Relaxed);
         if !self.buffering.swap(true, Relaxed) {
@@ -105,6 +108,10 @@ impl Status {
     pub fn drained(&self, messages: u64, duplicates: u64) {
         self.drained.fetch_add(messages, Relaxed);
         self.duplicates.fetch_add(duplicates, Relaxed);
+        self.recovered();
+    }
+
+    fn recovered(&self) {
         self.unhealthy.store(false, Relaxed);
         if self.buffering.swap(false, Relaxed) {
             crate::info!("spool", "DB recovered");

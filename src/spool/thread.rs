@@ -207,8 +207,9 @@ impl<D: Disk> Server<'_, D> {
                 ToSpool::Ready { hash_secret } => self.early.keys = Some(KeyHasher::new(&hash_secret)),
                 ToSpool::Store { clock } => {
                     self.early.up = clock.is_some();
-                    if let Some(read) = clock {
-                        self.keeper.read(read, now());
+                    match clock {
+                        Some(read) => self.keeper.read(read, now()),
+                        None => self.outage(),
                     }
                 }
                 ToSpool::Maintenance { on } => {
@@ -249,9 +250,11 @@ impl<D: Disk> Server<'_, D> {
     }
 
     async fn write(&mut self, writes: Vec<(usize, u64)>, records: &[SpoolRecord]) {
+        let waited = self.spool.status().numbers().pending;
         let answers = self.files.append(records).await;
-        if !self.early.maintenance {
-            self.spool.status().outage(self.spool.status().numbers().pending);
+        // Beside a backlog a push waits for its turn: that alone says nothing of the store.
+        if waited == 0 && answers.contains(&true) {
+            self.outage();
         }
         let mut by_shard: Vec<Vec<(u64, bool)>> = vec![Vec::new(); self.setup.shards];
         for ((shard, token), written) in writes.into_iter().zip(answers) {
@@ -259,6 +262,14 @@ impl<D: Disk> Server<'_, D> {
         }
         for (shard, answers) in by_shard.into_iter().enumerate().filter(|(_, answers)| !answers.is_empty()) {
             tell(&self.setup.hub, shard, ToShard::Spooled(answers));
+        }
+    }
+
+    /// The store does not take what waits here.
+    fn outage(&self) {
+        let pending = self.spool.status().numbers().pending;
+        if 0 < pending && !self.early.maintenance {
+            self.spool.status().outage(pending);
         }
     }
 

@@ -38,8 +38,55 @@ fn order_crosses_the_boundary(runtime: &str) {
     check_order(&producer, &stored(&broker, "orders"));
     assert_eq!(broker.metric("queen_file_buffer_quarantined_files"), Some(0.0));
     assert_eq!(broker.metric("queen_file_buffer_duplicates_total"), Some(0.0), "of what was never stored");
+    assert_eq!(transitions(&broker), (3, 3), "{}", broker.log());
+}
+
+/// How often the log says that buffering began, and that it ended. Source: operations 4.7.
+fn transitions(broker: &Broker) -> (usize, usize) {
     let log = broker.log();
-    assert!(log.contains("entering buffered mode (degraded durability)") && log.contains("DB recovered"), "{log}");
+    let count = |text: &str| log.matches(text).count();
+    (count("entering buffered mode (degraded durability)"), count("DB recovered"))
+}
+
+/// Pushes wait behind what is still to be drained, also when the store has long been back.
+#[test]
+fn an_outage_is_told_once_however_many_pushes_wait_behind_its_backlog() {
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").start();
+    let batch = |partition: u32| -> Value {
+        let item = json!({"queue": "backlog", "partition": format!("p{partition}"), "payload": "x".repeat(100)});
+        vec![item; 200].into()
+    };
+    broker.push(batch(0));
+    postgres.kill();
+    (0..100).for_each(|n| assert_eq!(broker.push(batch(n % 20))[0]["status"], "buffered"));
+    postgres.resume();
+    let mut behind = 0;
+    eventually("a push does not wait behind others", || {
+        let buffered = (0..20).filter(|n| broker.push(batch(*n))[0]["status"] == "buffered").count();
+        behind += buffered;
+        (buffered == 0).then_some(())
+    });
+    drained(&broker);
+    assert!(0 < behind);
+    assert_eq!(transitions(&broker), (1, 1), "{behind} waited\n{}", broker.log());
+    assert_eq!(buffers(&broker)["dbHealthy"], true);
+}
+
+/// What found no room on the disk is no backlog: nothing has to be drained for the outage to be over.
+#[test]
+fn an_outage_with_a_full_spool_ends_with_the_outage() {
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").env("FILE_BUFFER_MAX_BYTES", "1").start();
+    broker.push_n("orders", "p", "first", 1);
+    postgres.kill();
+    let mut producer = Producer::new(&broker, "orders", "p");
+    assert_eq!(producer.push(), "failed");
+    eventually("the loss is seen", || (buffers(&broker)["dbHealthy"] == false).then_some(()));
+    postgres.resume();
+    producer.push_until("queued");
+    eventually("the broker is healthy", || (buffers(&broker)["dbHealthy"] == true).then_some(()));
+    assert_eq!(transitions(&broker), (0, 0), "{}", broker.log());
 }
 
 #[test]

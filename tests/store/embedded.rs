@@ -257,9 +257,12 @@ fn what_is_not_its_cluster_is_refused_and_left_alone() {
 #[test]
 fn an_unfinished_cluster_is_made_anew() {
     let home = Home::new("unfinished");
-    fs::create_dir(home.dir.join("postgres.unfinished")).unwrap();
-    fs::write(home.dir.join("postgres.unfinished/PG_VERSION"), "15\n").unwrap();
+    for left in ["postgres.unfinished", "postgres.unfinished4711"] {
+        fs::create_dir(home.dir.join(left)).unwrap();
+        fs::write(home.dir.join(left).join("PG_VERSION"), "15\n").unwrap();
+    }
     let embedded = home.start();
-    assert!(!home.dir.join("postgres.unfinished").exists());
+    let names = fs::read_dir(&home.dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.filter(|name| name.contains("unfinished")).collect::<Vec<_>>(), Vec::<String>::new());
     sql(embedded.target(), "select 'up'");
 }
