@@ -562,9 +562,9 @@ CREATE INDEX evidence_marks_due ON queen.evidence_marks USING btree (look_at);
 
 CREATE INDEX partitions_by_id ON queen.partitions USING btree (id);
 
-CREATE INDEX partitions_by_name ON queen.partitions USING btree (queue_id, name);
+CREATE INDEX partitions_by_name ON queen.partitions USING btree (queue_id, name) WHERE (name IS NOT NULL);
 
-CREATE INDEX partitions_of_queue ON queen.partitions USING btree (queue_id, id) WHERE (queue_id IS NOT NULL);
+CREATE INDEX partitions_of_queue ON queen.partitions USING btree (queue_id, ((id + 0))) WHERE ((id + 0) IS NOT NULL);
 
 CREATE INDEX queue_minutes_idle ON queen.queue_minutes USING btree (minute) WHERE ((push_requests = 0) AND (push_messages = 0) AND (pop_messages = 0) AND (transactions = 0) AND (ack_messages = 0) AND (ack_failed = 0));
 

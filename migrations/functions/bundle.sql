@@ -92,19 +92,23 @@ begin
             select distinct n.tenant_id, n.queue collate "C", split_part(n.queue, '.', 1), split_part(n.queue, '.', 2)
             from unnest(p_tenant, p_queue) as n (tenant_id, queue)
             where not exists (
-                select from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue collate "C"
+                select from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue collate "C" offset 0
             )
             order by n.tenant_id, n.queue collate "C"
             on conflict do nothing
             returning id
         )
         select array_agg(m.id) into v_queues from made as m;
+        -- As queen.provision locks them.
         perform q.id
-        from queen.queues as q
-        join (select distinct n.tenant_id, n.queue from unnest(p_tenant, p_queue) as n (tenant_id, queue)) as d
-            on q.tenant_id = d.tenant_id and q.name = d.queue collate "C"
-        order by q.tenant_id, q.name
-        for key share of q;
+        from (
+            select distinct n.tenant_id, n.queue collate "C" as queue
+            from unnest(p_tenant, p_queue) as n (tenant_id, queue)
+            order by n.tenant_id, n.queue collate "C"
+        ) as n
+        cross join lateral (
+            select q.id from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue for key share offset 0
+        ) as q;
         with made as (
             insert into queen.partitions (id, queue_id, name)
             select nextval('queen.partition_numbers') << 12 | m.slot, m.queue_id, m.name
@@ -335,7 +339,8 @@ begin
     end if;
     if v_queues is not null then
         delete from queen.queues as q
-        where q.id = any (v_queues) and not exists (select from queen.partitions as p where p.queue_id = q.id);
+        where q.id = any (v_queues)
+            and not exists (select from queen.partitions as p where p.queue_id = q.id and p.id + 0 > 0 offset 0);
     end if;
 end;
 $$;

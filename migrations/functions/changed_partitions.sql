@@ -52,10 +52,10 @@ begin
             select p.id, p.name, p.last_offset, p.log_start, p.last_created_at
             from queen.partitions as p
             where p.queue_id = v_queue
-                and p.id > (v_entry ->> 'after')::bigint
+                and p.id + 0 > (v_entry ->> 'after')::bigint
                 and p.last_created_at >= coalesce((v_entry ->> 'since')::timestamptz, '-infinity')
                 and p.last_offset >= 0
-            order by p.id
+            order by p.id + 0
             limit v_limit
         ) as n;
         v_out := v_out || json_build_object(

@@ -83,8 +83,8 @@ begin
     v_ids := array(
         select p.id
         from queen.partitions as p
-        where p.queue_id = v_queue and p.id >= coalesce(v_walk.next, 0)
-        order by p.id
+        where p.queue_id = v_queue and p.id + 0 >= coalesce(v_walk.next, 0)
+        order by p.id + 0
         limit v_limit + 1
     );
     if cardinality(v_ids) > v_limit then

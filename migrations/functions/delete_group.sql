@@ -39,7 +39,7 @@ begin
     perform 1
     from queen.partitions as p
     join queen.cursors as c on c.partition_id = p.id
-    where p.queue_id = any (v_queues) and c.group_id = any (v_groups)
+    where p.queue_id = any (v_queues) and p.id + 0 > 0 and c.group_id = any (v_groups)
     order by c.partition_id, c.group_id
     for update of c;
 
@@ -47,14 +47,14 @@ begin
     v_unmade := (
         select count(*)
         from queen.groups as g
-        join queen.partitions as p on p.queue_id = g.queue_id and p.id >> 12 <= g.high_water
+        join queen.partitions as p on p.queue_id = g.queue_id and p.id + 0 > 0 and p.id >> 12 <= g.high_water
         where g.id = any (v_groups)
             and g.seed_at is not null
             and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id)
     );
     delete from queen.cursors as c
     using queen.partitions as p
-    where p.queue_id = any (v_queues) and c.partition_id = p.id and c.group_id = any (v_groups);
+    where p.queue_id = any (v_queues) and p.id + 0 > 0 and c.partition_id = p.id and c.group_id = any (v_groups);
     get diagnostics v_deleted = row_count;
     v_deleted := v_deleted + v_unmade;
 

@@ -33,8 +33,8 @@ begin
     v_ids := array(
         select p.id
         from queen.partitions as p
-        where p.queue_id = v_queue and p.id > v_after
-        order by p.id
+        where p.queue_id = v_queue and p.id + 0 > v_after
+        order by p.id + 0
         limit v_limit
         for update
     );
@@ -70,7 +70,7 @@ begin
     where g.queue_id = v_queue
     order by g.id
     for update;
-    if exists (select from queen.partitions as p where p.queue_id = v_queue) then
+    if exists (select from queen.partitions as p where p.queue_id = v_queue and p.id + 0 > 0) then
         return json_build_object('left', true);
     end if;
     delete from queen.groups as g where g.queue_id = v_queue;

@@ -16,9 +16,18 @@ as $$
 declare
     v_done bigint;
 begin
+    -- Run by run: as a join it may read all runs of the partition.
     delete from queen.window_runs as r
-    using unnest(p_base, p_last) as a (base, last)
-    where r.partition_id = p_partition and r.base_offset = a.base and r.last_offset = a.last;
+    where r.ctid = any (array(
+        select w.ctid
+        from unnest(p_base, p_last) as a (base, last)
+        cross join lateral (
+            select w.ctid
+            from queen.window_runs as w
+            where w.partition_id = p_partition and w.base_offset = a.base and w.last_offset = a.last
+            offset 0
+        ) as w
+    ));
     get diagnostics v_done = row_count;
     return v_done;
 end;

@@ -26,7 +26,7 @@ begin
         v_found := array(
             select c.partition_id
             from queen.queues as r
-            join queen.partitions as p on p.queue_id = r.id
+            join queen.partitions as p on p.queue_id = r.id and p.id + 0 > 0
             join queen.cursors as c on c.partition_id = p.id
             where r.tenant_id = p_tenant and c.lease_id = v_lease
         );
@@ -36,6 +36,7 @@ begin
             from queen.partitions as p
             join queen.cursors as c on c.partition_id = p.id
             where p.queue_id = (select f.queue_id from queen.partitions as f where f.id = v_first)
+                and p.id + 0 > 0
                 and c.lease_id = v_lease
         );
     else

@@ -40,8 +40,8 @@ begin
         p.id, p.last_offset, p.log_start, p.last_created_at, q.name, p.name, q.completed_retention_seconds
     from unnest(p_partition) with ordinality as a (id, ord)
     cross join lateral (select * from queen.partitions as p where p.id = a.id offset 0) as p
-    cross join lateral (
-        select * from queen.queues as q where q.id = p.queue_id and q.tenant_id = p_tenant offset 0
-    ) as q;
+    -- By number alone: with the tenant beside it a plan may walk over all queues of the tenant.
+    cross join lateral (select * from queen.queues as q where q.id = p.queue_id offset 0) as q
+    where q.tenant_id = p_tenant;
 end;
 $$;

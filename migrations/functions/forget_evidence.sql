@@ -31,7 +31,7 @@ begin
     select make_interval(secs => greatest(q.dedup_window_seconds, q.completed_retention_seconds, 900))
     into v_kept
     from queen.partitions as p
-    join queen.queues as q on q.id = p.queue_id
+    cross join lateral (select * from queen.queues as q where q.id = p.queue_id offset 0) as q
     where p.id = v_id;
     if not found then
         -- The partition is dead: its rows go with its number.

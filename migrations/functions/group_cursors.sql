@@ -49,7 +49,7 @@ as $$
                 case when c.lease_expires_at > statement_timestamp() then c.lease_id end as lease_id
             from queen.groups as g
             join queen.queues as q on q.id = g.queue_id
-            join queen.partitions as p on p.queue_id = q.id
+            join queen.partitions as p on p.queue_id = q.id and p.id + 0 > 0
             left join queen.cursors as c on c.partition_id = p.id and c.group_id = g.id
             where g.id = any (p_groups) and (c.partition_id is not null or g.mode is not null)
         ) as v

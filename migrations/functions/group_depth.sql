@@ -23,5 +23,5 @@ as $$
     from queen.partitions as p
     left join queen.groups as g on g.id = p_group
     left join queen.cursors as c on c.partition_id = p.id and c.group_id = p_group
-    where p.queue_id = p_queue and (p_ids is null or p.id = any (p_ids));
+    where p.queue_id = p_queue and (p_ids is null and p.id + 0 > 0 or p.id = any (p_ids));
 $$;

@@ -51,7 +51,7 @@ begin
             select p.id
             from queen.partitions as p
             where p.queue_id = any (v_queues)
-                and (p_args ->> 'partition' is null or p.name = p_args ->> 'partition')
+                and (p_args ->> 'partition' is null and p.id + 0 > 0 or p.name = p_args ->> 'partition')
                 and p.last_created_at >= greatest(v_from, v_since)
                 and p.last_offset >= p.log_start
             order by p.last_created_at desc

@@ -60,8 +60,8 @@ begin
         with looked as materialized (
             select p.id, p.log_start, p.last_offset, p.last_created_at
             from queen.partitions as p
-            where p.queue_id = v_queue.queue_id and p.id > v_queue.seen
-            order by p.id
+            where p.queue_id = v_queue.queue_id and p.id + 0 > v_queue.seen
+            order by p.id + 0
             limit v_limit - v_looked
         ),
         added as (

@@ -66,8 +66,8 @@ begin
     with page as (
         select p.id, p.log_start, p.last_offset, case when p.id = v_from then v_walk.next_offset else 0 end as first
         from queen.partitions as p
-        where p.queue_id = v_queue and p.id >= v_from
-        order by p.id
+        where p.queue_id = v_queue and p.id + 0 >= v_from
+        order by p.id + 0
         limit v_page
     ),
     summed as (
@@ -101,8 +101,8 @@ begin
         v_next := (
             select p.id
             from queen.partitions as p
-            where p.queue_id = v_queue and p.id > coalesce(v_read.id, v_from)
-            order by p.id
+            where p.queue_id = v_queue and p.id + 0 > coalesce(v_read.id, v_from)
+            order by p.id + 0
             limit 1
         );
         v_next_offset := 0;

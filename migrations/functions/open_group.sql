@@ -69,10 +69,13 @@ begin
     where g.queue_id = v_queue and g.name = p_group collate "C";
 
     if v_group is null or (v_registers and v_mode is null) then
+        -- By number alone: with the tenant beside it a plan may walk over all queues of the tenant.
         if v_registers then
-            perform from queen.queues as q where q.id = v_queue and q.tenant_id = p_tenant for update;
+            perform from (select * from queen.queues as q where q.id = v_queue for update offset 0) as q
+            where q.tenant_id = p_tenant;
         else
-            perform from queen.queues as q where q.id = v_queue and q.tenant_id = p_tenant for key share;
+            perform from (select * from queen.queues as q where q.id = v_queue for key share offset 0) as q
+            where q.tenant_id = p_tenant;
         end if;
         if not found then
             return; -- Deleted meanwhile: the caller asks again.
@@ -89,7 +92,8 @@ begin
         v_made := true;
         v_conflation := p_contact in (3, 4);
         v_few := (
-            select count(*) from (select from queen.partitions as p where p.queue_id = v_queue limit v_seeds_max + 1) as p
+            select count(*)
+            from (select from queen.partitions as p where p.queue_id = v_queue and p.id + 0 > 0 limit v_seeds_max + 1) as p
         ) <= v_seeds_max;
         update queen.groups as g
         set mode = p_mode,
@@ -98,7 +102,13 @@ begin
             -- What is pushed from now on is wanted, also of a timestamp to come.
             seed_at = case when not v_few then case p_mode when 'timestamp' then least(p_start_at, v_at) else v_at end end,
             conflation = v_conflation,
-            high_water = coalesce((select max(p.id) >> 12 from queen.partitions as p where p.queue_id = v_queue), 0)
+            high_water = coalesce((
+                select p.id >> 12
+                from queen.partitions as p
+                where p.queue_id = v_queue and p.id + 0 > 0
+                order by p.id + 0 desc
+                limit 1
+            ), 0)
         where g.id = v_group;
         v_mode := p_mode;
         insert into queen.cursors (partition_id, group_id, committed)
@@ -111,8 +121,8 @@ begin
         from (
             select p.id, p.log_start, p.last_offset
             from queen.partitions as p
-            where p.queue_id = v_queue and v_few
-            order by p.id
+            where p.queue_id = v_queue and p.id + 0 > 0 and v_few
+            order by p.id + 0
             for key share
         ) as k
         on conflict do nothing;

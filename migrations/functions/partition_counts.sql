@@ -39,7 +39,7 @@ as $$
             from queen.partitions as p
             join queen.cursors as c on c.partition_id = p.id
             join queen.groups as g on g.id = c.group_id
-            where p.queue_id = any (p_queues)
+            where p.queue_id = any (p_queues) and p.id + 0 > 0
             union all
             -- Of groups that were registered without cursors, as queen.group_cursors has them.
             select
@@ -51,7 +51,7 @@ as $$
                 end,
                 null, null, null
             from queen.groups as g
-            join queen.partitions as p on p.queue_id = g.queue_id and p.id >> 12 <= g.high_water
+            join queen.partitions as p on p.queue_id = g.queue_id and p.id + 0 > 0 and p.id >> 12 <= g.high_water
             where g.queue_id = any (p_queues)
                 and g.seed_at is not null
                 and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id)
@@ -73,7 +73,7 @@ as $$
             k.last_leased
         from queen.partitions as p
         left join cursor_of as k on k.partition_id = p.id
-        where p.queue_id = any (p_queues)
+        where p.queue_id = any (p_queues) and p.id + 0 > 0
     )
     select
         c.queue_id, c.id, c.name, c.created_at, c.newest, c.wanted, c.total, c.pending,

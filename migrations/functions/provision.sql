@@ -33,8 +33,6 @@ set enable_mergejoin = off
 set enable_hashjoin = off
 as $$
 #variable_conflict use_column
-declare
-    v_queues uuid[];
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
         perform set_config('synchronous_commit', 'on', true);
@@ -53,14 +51,16 @@ begin
         return;
     end if;
     perform queen.make_queue(p_tenant, p_queue);
-    v_queues := array(
-        select q.id
-        from unnest(p_tenant, p_queue) as a (tenant_id, name)
-        cross join lateral (
-            select q.id from queen.queues as q where q.tenant_id = a.tenant_id and q.name = a.name collate "C" offset 0
-        ) as q
-    );
-    perform q.id from queen.queues as q where q.id = any (v_queues) order by q.tenant_id, q.name for key share;
+    -- One after another, so that they are locked in this order and no plan walks over all queues for it.
+    perform q.id
+    from (
+        select distinct a.tenant_id, a.queue collate "C" as queue
+        from unnest(p_tenant, p_queue) as a (tenant_id, queue)
+        order by a.tenant_id, a.queue collate "C"
+    ) as a
+    cross join lateral (
+        select q.id from queen.queues as q where q.tenant_id = a.tenant_id and q.name = a.queue for key share offset 0
+    ) as q;
     insert into queen.partitions (id, queue_id, name)
     select nextval('queen.partition_numbers') << 12 | m.slot, m.queue_id, m.name
     from (

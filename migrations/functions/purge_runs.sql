@@ -33,7 +33,7 @@ begin
         -- Null: the partition is gone.
         select clock_timestamp() - make_interval(secs => q.dedup_window_seconds) - interval '1 hour' into v_floor
         from queen.partitions as p
-        join queen.queues as q on q.id = p.queue_id
+        cross join lateral (select * from queen.queues as q where q.id = p.queue_id offset 0) as q
         where p.id = v_id;
 
         v_base := -1;

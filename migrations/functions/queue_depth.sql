@@ -33,7 +33,7 @@ begin
     v_ids := array(
         select p.id
         from queen.partitions as p
-        where p.queue_id = v_queue
+        where p.queue_id = v_queue and p.name >= ''
         order by p.name
         limit (p_args ->> 'limit')::integer
     );

@@ -45,7 +45,11 @@ begin
             coalesce(d.letters, 0) as dead,
             greatest(0, c.total - c.pending - coalesce(d.letters, 0)) as completed
         from queen.counts_of(array(
-            select p.id from queen.partitions as p where p.queue_id = p_queue order by p.name limit p_limit
+            select p.id
+            from queen.partitions as p
+            where p.queue_id = p_queue and p.name >= ''
+            order by p.name
+            limit p_limit
         )) as c
         left join dead as d on d.partition_id = c.partition_id
     )

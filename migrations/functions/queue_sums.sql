@@ -40,7 +40,7 @@ begin
         cross join (
             select count(*) as partitions, sum(p.last_offset - p.log_start + 1) as total
             from queen.partitions as p
-            where p.queue_id = v_counted[1]
+            where p.queue_id = v_counted[1] and p.id + 0 > 0
         ) as l
         where k.queue_id = v_counted[1] and l.partitions > 0;
     elsif p_live then
@@ -52,7 +52,7 @@ begin
         join (
             select p.queue_id, count(*) as partitions, sum(p.last_offset - p.log_start + 1) as total
             from queen.partitions as p
-            where p.queue_id = any (v_counted)
+            where p.queue_id = any (v_counted) and p.id + 0 > 0
             group by p.queue_id
         ) as l on l.queue_id = k.queue_id
         where k.queue_id = any (v_counted);

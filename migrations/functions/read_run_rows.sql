@@ -22,7 +22,11 @@ begin
     return query
     select a.ord, r.bytes
     from unnest(p_base, p_last, p_row) with ordinality as a (base, last, row_no, ord)
-    join queen.window_runs as r
-        on r.partition_id = p_partition and r.base_offset = a.base and r.last_offset = a.last and r.row_no = a.row_no;
+    cross join lateral (
+        select r.bytes
+        from queen.window_runs as r
+        where r.partition_id = p_partition and r.base_offset = a.base and r.last_offset = a.last and r.row_no = a.row_no
+        offset 0
+    ) as r;
 end;
 $$;

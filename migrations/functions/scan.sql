@@ -64,8 +64,8 @@ begin
         v_step := least(v_looks, v_step_max);
         select p.id into v_to
         from queen.partitions as p
-        where p.queue_id = p_queue and p.id > v_after
-        order by p.id
+        where p.queue_id = p_queue and p.id + 0 > v_after
+        order by p.id + 0
         offset v_step - 1
         limit 1;
         return query
@@ -77,8 +77,8 @@ begin
             select c.* from queen.cursors as c where c.partition_id = p.id and c.group_id = p_group offset 0
         ) as c on true
         where p.queue_id = p_queue
-            and p.id > v_after
-            and p.id <= coalesce(v_to, 9223372036854775807)
+            and p.id + 0 > v_after
+            and p.id + 0 <= coalesce(v_to, 9223372036854775807)
             and (p.id & 4095) % p_shards = p_shard
             and p.last_offset >= p.log_start
             and case
@@ -86,7 +86,7 @@ begin
                 when v_record.high_water < p.id >> 12 then p.last_created_at >= v_since_younger
                 else p.last_created_at >= v_since
             end
-        order by p.id
+        order by p.id + 0
         limit v_left;
         get diagnostics v_rows = row_count;
         v_left := v_left - v_rows;

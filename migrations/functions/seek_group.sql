@@ -34,7 +34,7 @@ begin
     if not exists (
         select 1
         from queen.partitions as p
-        where p.queue_id = v_queue and (v_partition is null or p.name = v_partition)
+        where p.queue_id = v_queue and (v_partition is null and p.id + 0 > 0 or p.name = v_partition)
     ) then
         return json_build_object('found', false, 'moved', 0);
     end if;
@@ -53,8 +53,8 @@ begin
     v_ids := array(
         select p.id
         from queen.partitions as p
-        where p.queue_id = v_queue and (v_partition is null or p.name = v_partition)
-        order by p.id
+        where p.queue_id = v_queue and (v_partition is null and p.id + 0 > 0 or p.name = v_partition)
+        order by p.id + 0
         for key share
     );
     -- Statements of their own: each sees what was pushed, or made, while the one before waited.

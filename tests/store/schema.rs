@@ -104,7 +104,9 @@ fn an_index_that_was_cut_off_while_it_was_built_is_built_again() {
         db.sql(
             "delete from queen.migrations where version >= 14;
             alter index queen.partitions_of_queue rename to partitions_of_queue_new;
-            update pg_index set indisvalid = false where indexrelid = 'queen.partitions_of_queue_new'::regclass",
+            alter index queen.partitions_by_name rename to partitions_by_name_new;
+            update pg_index set indisvalid = false where indexrelid
+                in ('queen.partitions_of_queue_new'::regclass, 'queen.partitions_by_name_new'::regclass)",
         )
         .await;
         let facts = store::boot(&db.target, true).await.unwrap();
