@@ -338,6 +338,12 @@ impl<S: Service> Connection<S> {
 
     fn start_read(&mut self, size: usize) {
         if !self.reader.is_reading() {
+            if self.taken == self.input.len() && self.spare.capacity() < self.input.capacity() {
+                // Nothing of it is wanted any more: one buffer goes round.
+                std::mem::swap(&mut self.spare, &mut self.input);
+                self.input.clear();
+                self.taken = 0;
+            }
             let mut buffer = std::mem::take(&mut self.spare);
             buffer.clear();
             if buffer.capacity() < size {
@@ -348,12 +354,14 @@ impl<S: Service> Connection<S> {
     }
 
     /// Puts what a read brought behind the input.
-    fn keep(&mut self, read: &io::Result<usize>, buffer: Vec<u8>) {
-        if self.taken > 0 {
+    fn keep(&mut self, read: &io::Result<usize>, mut buffer: Vec<u8>) {
+        if self.taken == self.input.len() {
+            std::mem::swap(&mut self.input, &mut buffer);
+        } else {
             self.input.drain(..self.taken);
-            self.taken = 0;
+            self.input.extend_from_slice(&buffer);
         }
-        self.input.extend_from_slice(&buffer);
+        self.taken = 0;
         self.spare = buffer;
         self.judge(read);
     }
@@ -448,7 +456,7 @@ impl<S: Service> Connection<S> {
             drop(body);
             self.flush().await?;
         } else {
-            self.flush_with(body).await?;
+            Box::pin(self.flush_with(body)).await?;
         }
         self.share.settle(0);
         Ok(if style.close { Next::Close } else { Next::Request })

@@ -316,7 +316,9 @@ fn segments(path: &str) -> Result<Vec<String>, Refusal> {
 
 fn media_type(value: &[u8]) -> String {
     let end = memchr(b';', value).unwrap_or(value.len());
-    header_text(value[..end].trim_ascii()).to_ascii_lowercase()
+    let mut name = header_text(value[..end].trim_ascii());
+    name.make_ascii_lowercase();
+    name
 }
 
 /// Header text; bytes above ASCII become U+FFFD, which no rule accepts.
