@@ -36,6 +36,7 @@ use queen_shards::shard::Shard;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -368,23 +369,36 @@ impl Core {
         self.gate.pass(bytes).await
     }
 
-    /// Sends a command to a shard (this one or another) and waits for its verdict.
-    pub async fn ask(&self, shard: usize, command: Command) -> Verdict {
+    /// Sends a command to a shard (this one or another), at once if there is room; the future waits for its verdict.
+    pub fn ask(&self, shard: usize, command: Command) -> impl Future<Output = Verdict> {
         let mut waiting = self.slots.open();
-        self.send(shard, waiting.slot(), command).await;
-        loop {
-            if let Answer::Verdict(verdict) = waiting.next().await {
-                return verdict;
+        let full = self.send(shard, waiting.slot(), command);
+        async move {
+            if let Some(sent) = full {
+                sent.await;
+            }
+            loop {
+                if let Answer::Verdict(verdict) = waiting.next().await {
+                    return verdict;
+                }
             }
         }
     }
 
-    async fn send(&self, shard: usize, slot: queen_shards::ids::Slot, command: Command) {
+    /// Sends a command to a shard. `Some` where its mailbox is full: the command is sent by awaiting that. On the heap, because
+    /// every request that asks would be as large otherwise.
+    fn send(
+        &self,
+        shard: usize,
+        slot: queen_shards::ids::Slot,
+        command: Command,
+    ) -> Option<Pin<Box<impl Future<Output = ()>>>> {
         if shard == self.index {
             self.enter(Event::Command { slot, command });
-        } else {
-            self.shared.hub.send_wait(shard, Mail::Command { slot, command }).await;
+            return None;
         }
+        let mail = self.shared.hub.send(shard, Mail::Command { slot, command }).err()?;
+        Some(Box::pin(self.shared.hub.send_wait(shard, mail)))
     }
 
     /// Sends without waiting for room. What a full mailbox does not take goes to it later, in order. Bounded by what is

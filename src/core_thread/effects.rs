@@ -138,7 +138,7 @@ impl Core {
         };
         let mut result = self.with_conn(&conn, limit, commit).await;
         if let (Err(StoreError::Unknown(why)), Some(line)) = (&result, sent) {
-            match self.with_conn(&conn, SETTLE_MAX, async |client| settle(client, line).await).await {
+            match Box::pin(self.with_conn(&conn, SETTLE_MAX, async |client| settle(client, line).await)).await {
                 Ok(Some(outcome)) => result = Ok(outcome),
                 Ok(None) => result = Err(StoreError::Unavailable(format!("not written: {why}"))),
                 Err(_) => {}

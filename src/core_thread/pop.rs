@@ -46,10 +46,14 @@ impl Core {
     pub async fn pop(self: &Rc<Self>, shard: usize, pop: Pop, until: Option<Micros>) -> Option<Verdict> {
         let auto_ack = pop.auto_ack;
         let mut asked = AskedPop { core: self.clone(), shard, waiting: self.slots.open(), open: false };
+        let full = self.send(shard, asked.waiting.slot(), Command::Pop(pop));
+        asked.open = full.is_none();
         let answered = self
             .by(until, async {
-                self.send(shard, asked.waiting.slot(), Command::Pop(pop)).await;
-                asked.open = true;
+                if let Some(sent) = full {
+                    sent.await;
+                    asked.open = true;
+                }
                 asked.verdict().await
             })
             .await;

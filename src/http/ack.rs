@@ -12,7 +12,7 @@ use super::json::text::{push_int, push_quoted};
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
-use futures_util::future::join_all;
+use futures_util::future::{OptionFuture, join_all};
 use parse::{Ack, Acks};
 use queen_shards::command::{AckItem, AckOutcome, AckSet, Command, QUEUE_MODE, SetVerdict, Verdict};
 use queen_shards::ids::{LeaseId, PartitionId, TenantId};
@@ -148,16 +148,15 @@ async fn ask_owners(core: &Rc<Core>, sets: Vec<AckSet>) -> Vec<Option<SetVerdict
         places.push((owner, parts[owner].len()));
         parts[owner].push(set);
     }
-    let asks = parts.into_iter().enumerate().map(|(shard, sets)| async move {
-        if sets.is_empty() {
-            return Vec::new();
-        }
-        match core.ask(shard, Command::Ack { sets }).await {
-            Verdict::Ack(verdicts) => verdicts.into_iter().map(Some).collect(),
-            _ => Vec::new(),
-        }
-    });
-    let mut answered: Vec<Vec<Option<SetVerdict>>> = join_all(asks).await;
+    let asks = parts
+        .into_iter()
+        .enumerate()
+        .map(|(shard, sets)| OptionFuture::from((!sets.is_empty()).then(|| core.ask(shard, Command::Ack { sets }))));
+    let of_owner = |verdict| match verdict {
+        Some(Verdict::Ack(verdicts)) => verdicts.into_iter().map(Some).collect(),
+        _ => Vec::new(),
+    };
+    let mut answered: Vec<Vec<Option<SetVerdict>>> = join_all(asks).await.into_iter().map(of_owner).collect();
     places.into_iter().map(|(owner, at)| answered[owner].get_mut(at).and_then(Option::take)).collect()
 }
 

@@ -74,7 +74,7 @@ impl Request {
         if bytes <= ROOM_FREE_BYTES {
             return Ok(());
         }
-        match rt::race(self.share.raise_by(bytes - ROOM_FREE_BYTES), self.gone.wait()).await {
+        match Box::pin(rt::race(self.share.raise_by(bytes - ROOM_FREE_BYTES), self.gone.wait())).await {
             rt::Either::Left(()) => Ok(()),
             rt::Either::Right(()) => Err(Refusal::Left),
         }

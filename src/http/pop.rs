@@ -291,10 +291,14 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
             Break(response) => return response,
         };
         let ended = if 0 < found.ready && !call.claim_any {
-            call.fill(&found).await
+            Box::pin(call.fill(&found)).await
         } else {
             (call.claim_any, call.filling) = (!asking.fills, None);
-            if call.deadline <= core.now() { call.conclude(&found).await } else { call.wait(found).await }
+            // On the heap: a pop that is served at once does not wait, and is smaller for it.
+            match call.deadline <= core.now() {
+                true => Box::pin(call.conclude(&found)).await,
+                false => Box::pin(call.wait(found)).await,
+            }
         };
         if let Some(response) = ended {
             return response;
@@ -379,7 +383,14 @@ impl<'a> Call<'a> {
         let (core, asking) = (self.core, self.asking);
         // What other brokers answered before this pop came is known to the shards that are asked now.
         let heard = core.has_heard(self.arrived);
-        let (sources, named_at) = match core.by(self.until, sources(core, asking, self.names)).await {
+        let found = match &asking.from {
+            Source::One(from) => Some(Ok((vec![from.clone()], core.now()))),
+            Source::Matching { namespace, task } => {
+                let matching = matching(core, asking, namespace, task, self.names);
+                Box::pin(core.by(self.until, matching)).await
+            }
+        };
+        let (sources, named_at) = match found {
             Some(Ok(sources)) => sources,
             Some(Err(StoreError::Unavailable(_))) => return Break(Response::json(500, error_body("pool"))),
             Some(Err(_)) => return Break(Response::json(500, error_body("pop failed"))),
@@ -507,22 +518,23 @@ fn nothing(core: &Core, asking: &Asking, policy: Policy) -> Response {
     render::render(&answer).map_or_else(|_| Response::empty(204), |body| Response::json(200, body))
 }
 
-/// The queues or the partition to ask now, and a moment at which there were no others.
-async fn sources(core: &Rc<Core>, asking: &Asking, names: Names) -> Result<(Vec<PopFrom>, Micros), StoreError> {
-    match &asking.from {
-        Source::One(from) => Ok((vec![from.clone()], core.now())),
-        Source::Matching { namespace, task } => {
-            let (matched, named_at) = matched_queues(core, asking.tenant, namespace, task, names).await?;
-            let queue = |name: &Arc<str>| PopFrom::Queue { tenant: asking.tenant, queue: name.clone() };
-            let mut queues: Vec<PopFrom> = matched.iter().map(queue).collect();
-            let turn = next_turn(hash_source(asking.tenant, "", &asking.group));
-            if !queues.is_empty() {
-                let first = turn as usize % queues.len();
-                queues.rotate_left(first);
-            }
-            Ok((queues, named_at))
-        }
+/// The queues of a discovery pop to ask now, and a moment at which there were no others.
+async fn matching(
+    core: &Rc<Core>,
+    asking: &Asking,
+    namespace: &Option<String>,
+    task: &Option<String>,
+    names: Names,
+) -> Result<(Vec<PopFrom>, Micros), StoreError> {
+    let (matched, named_at) = matched_queues(core, asking.tenant, namespace, task, names).await?;
+    let queue = |name: &Arc<str>| PopFrom::Queue { tenant: asking.tenant, queue: name.clone() };
+    let mut queues: Vec<PopFrom> = matched.iter().map(queue).collect();
+    let turn = next_turn(hash_source(asking.tenant, "", &asking.group));
+    if !queues.is_empty() {
+        let first = turn as usize % queues.len();
+        queues.rotate_left(first);
     }
+    Ok((queues, named_at))
 }
 
 /// Shards that own something of `from`, the one to ask first in front: it rotates per (queue, group), so that the

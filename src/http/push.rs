@@ -18,7 +18,7 @@ pub mod told;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
-use futures_util::future::join_all;
+use futures_util::future::{OptionFuture, join_all};
 use queen_shards::command::{Command, Draft, DraftVerdict, Verdict};
 use queen_shards::ids::MessageId;
 use std::rc::Rc;
@@ -26,7 +26,8 @@ use std::rc::Rc;
 /// Answers `POST /api/v1/push`. Source: data plane 3.
 pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     if binary::is_binary(request) {
-        return binary::push(core, request).await;
+        // On the heap, as everything that is not always awaited: the future of a push is made for each, and moved.
+        return Box::pin(binary::push(core, request)).await;
     }
     core.pass(request.body.len()).await;
     let mut parsed = match parse::parse(&request.body) {
@@ -96,21 +97,16 @@ async fn ask_owners(
         owners.push((owner, parts[owner].len()));
         parts[owner].push(draft);
     }
-    let asks = parts.into_iter().enumerate().map(|(shard, drafts)| async move {
-        if drafts.is_empty() {
-            return Vec::new();
-        }
-        let command = if spool { Command::Spool { drafts } } else { Command::Push { drafts } };
-        match core.ask(shard, command).await {
-            Verdict::Push(verdicts) => verdicts,
-            _ => Vec::new(),
-        }
+    let asks = parts.into_iter().enumerate().map(|(shard, drafts)| {
+        let command = |drafts| if spool { Command::Spool { drafts } } else { Command::Push { drafts } };
+        OptionFuture::from((!drafts.is_empty()).then(|| core.ask(shard, command(drafts))))
     });
     let mut answered = join_all(asks).await;
     let mut take = |draft: u32| {
         let (owner, at) = owners[draft as usize];
         // An owner that went away without a verdict has stored nothing that anybody was told of.
-        answered[owner].get_mut(at).map_or(DraftVerdict::Failed, |v| std::mem::replace(v, DraftVerdict::Failed))
+        let Some(Verdict::Push(verdicts)) = &mut answered[owner] else { return DraftVerdict::Failed };
+        verdicts.get_mut(at).map_or(DraftVerdict::Failed, |v| std::mem::replace(v, DraftVerdict::Failed))
     };
     // A lane that is refused whole has no draft; what stands for it is not read.
     let none = DraftVerdict::Refused("refused");

@@ -26,6 +26,7 @@ pub use stream::{
     Delivery, Reader, Stream, TcpCompat, UnixCompat, Writer, connect, connect_compat, connect_unix_compat,
 };
 
+use futures_util::FutureExt;
 use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
@@ -42,8 +43,8 @@ pub async fn sleep(duration: Duration) {
 }
 
 /// The output of `future`, or `None` when `duration` is over first; then `future` is dropped.
-pub async fn timeout<F: Future>(duration: Duration, future: F) -> Option<F::Output> {
-    monoio::time::timeout(duration, future).await.ok()
+pub fn timeout<F: Future>(duration: Duration, future: F) -> impl Future<Output = Option<F::Output>> {
+    monoio::time::timeout(duration, future).map(Result::ok)
 }
 
 /// Which of two futures was first.

@@ -33,6 +33,7 @@ pub use migrate::{BootError, StoreFacts, boot};
 pub use runs::{purge_runs, store_run};
 
 use queen_shards::effect::StoreError;
+use std::pin::pin;
 use std::time::Duration;
 
 /// Runs `work` on a live client of `conn`, connecting included, within `limit`. Past it the connection is given up, the
@@ -42,11 +43,19 @@ pub async fn within<T>(
     limit: Duration,
     work: impl AsyncFnOnce(&Client) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    let client = match crate::rt::timeout(limit, conn.get()).await {
-        Some(client) => client?,
-        None => return Err(StoreError::Unavailable(format!("no connection within {limit:?}"))),
+    let client = match conn.live() {
+        Some(client) => client,
+        None => match Box::pin(crate::rt::timeout(limit, conn.get())).await {
+            Some(client) => client?,
+            None => return Err(StoreError::Unavailable(format!("no connection within {limit:?}"))),
+        },
     };
-    match crate::rt::timeout(limit, work(&client)).await {
+    let answered = {
+        // Some kilobytes, made where it stays.
+        let work = pin!(work(&client));
+        crate::rt::timeout(limit, work).await
+    };
+    match answered {
         Some(result) => result,
         None => {
             conn.discard(&client);

@@ -12,7 +12,7 @@ pub async fn mark(core: &Rc<Core>, tenant: TenantId, lanes: &mut [Lane<'_>]) {
         return;
     }
     let (of, queues) = queues(lanes);
-    let encrypted = core.encrypt(tenant, &queues).await;
+    let encrypted = Box::pin(core.encrypt(tenant, &queues)).await;
     for (lane, at) in lanes.iter_mut().zip(of) {
         lane.encrypted = at.is_some_and(|at| encrypted[at]);
     }
