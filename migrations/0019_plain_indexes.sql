@@ -20,49 +20,50 @@ create table if not exists queen.cursor_keys (
     constraint cursor_keys_pk primary key (partition_id, group_id)
 );
 
-create or replace function queen.has_partition(p_queue uuid, p_name text) returns boolean language sql volatile
-set enable_seqscan = off
-as $$
-    select exists (select from queen.partitions as p where p.queue_id = p_queue and p.name = p_name collate "C");
-$$;
-
-create or replace function queen.has_cursor(p_partition bigint, p_group bigint) returns boolean language sql volatile
-set enable_seqscan = off
-as $$
-    select exists (select from queen.cursors as c where c.partition_id = p_partition and c.group_id = p_group);
-$$;
-
 -- Makes no row whose key another one has, or is given by somebody whose commit this waits for. A key without a row is taken over by one
--- at a time: rows were truncated, or are being restored after their keys.
-create or replace function queen.name_partition() returns trigger language plpgsql as $$
+-- at a time: rows were truncated, or are being restored after their keys. A number that is there already, after a restore without its
+-- sequence, is left out; the next try has the next one.
+create or replace function queen.name_partition() returns trigger language plpgsql
+set enable_seqscan = off
+as $$
 begin
+    if exists (select from queen.partitions as p where p.id = new.id) then
+        return null;
+    end if;
     loop
         insert into queen.partition_names (queue_id, name) values (new.queue_id, new.name) on conflict do nothing;
         if found then
             return new;
-        elsif queen.has_partition(new.queue_id, new.name) then
+        elsif exists (select from queen.partitions as p where p.queue_id = new.queue_id and p.name = new.name) then
             return null;
         end if;
         perform from queen.partition_names as n where n.queue_id = new.queue_id and n.name = new.name for update;
         if found then
-            return case when not queen.has_partition(new.queue_id, new.name) then new end;
+            return case
+                when not exists (select from queen.partitions as p where p.queue_id = new.queue_id and p.name = new.name) then new
+            end;
         end if;
     end loop;
 end;
 $$;
 
-create or replace function queen.key_cursor() returns trigger language plpgsql as $$
+create or replace function queen.key_cursor() returns trigger language plpgsql
+set enable_seqscan = off
+as $$
 begin
     loop
         insert into queen.cursor_keys (partition_id, group_id) values (new.partition_id, new.group_id) on conflict do nothing;
         if found then
             return new;
-        elsif queen.has_cursor(new.partition_id, new.group_id) then
+        elsif exists (select from queen.cursors as c where c.partition_id = new.partition_id and c.group_id = new.group_id) then
             return null;
         end if;
         perform from queen.cursor_keys as k where k.partition_id = new.partition_id and k.group_id = new.group_id for update;
         if found then
-            return case when not queen.has_cursor(new.partition_id, new.group_id) then new end;
+            return case
+                when not exists (select from queen.cursors as c where c.partition_id = new.partition_id and c.group_id = new.group_id)
+                    then new
+            end;
         end if;
     end loop;
 end;
@@ -147,6 +148,18 @@ where not exists (select from queen.partitions as p where p.queue_id = n.queue_i
 delete from queen.cursor_keys as k
 where not exists (select from queen.cursors as c where c.partition_id = k.partition_id and c.group_id = k.group_id);
 
+-- Rows that were made anew while the key of an earlier one was there still, which has just gone.
+insert into queen.partition_names (queue_id, name)
+select p.queue_id, p.name
+from queen.partitions as p
+where not exists (select from queen.partition_names as n where n.queue_id = p.queue_id and n.name = p.name)
+on conflict do nothing;
+insert into queen.cursor_keys (partition_id, group_id)
+select c.partition_id, c.group_id
+from queen.cursors as c
+where not exists (select from queen.cursor_keys as k where k.partition_id = c.partition_id and k.group_id = c.group_id)
+on conflict do nothing;
+
 do $$
 declare
     v_name text;
@@ -160,7 +173,7 @@ end $$;
 
 create index concurrently if not exists partitions_by_id on queen.partitions (id);
 
-create index concurrently if not exists partitions_by_name on queen.partitions (queue_id, name);
+create index concurrently if not exists partitions_by_name on queen.partitions (queue_id, name) where name is not null;
 
 create index concurrently if not exists cursors_by_key on queen.cursors (partition_id, group_id);
 

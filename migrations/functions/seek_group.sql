@@ -7,7 +7,7 @@
 -- Locks  queue row FOR KEY SHARE, group row FOR KEY SHARE, partition rows FOR KEY SHARE in id order (a cleanup cannot
 --        take them), then cursor rows in the same order.
 -- Again  harmless.
--- Caller src/http/groups.rs. Source: data plane 11.5; architecture 13, rules 3, 19, 25.
+-- Caller src/http/groups.rs. Source: data plane 11.5; rules 3, 19, 25.
 create or replace function queen.seek_group(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile
@@ -22,6 +22,7 @@ declare
     v_queue uuid;
     v_group bigint;
     v_ids bigint[];
+    v_made bigint[];
     v_moved bigint;
 begin
     if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
@@ -58,12 +59,24 @@ begin
         for key share
     );
     -- Statements of their own: each sees what was pushed, or made, while the one before waited.
-    insert into queen.cursors (partition_id, group_id, committed)
-    select p.id, v_group, -1
-    from queen.partitions as p
-    where p.id = any (v_ids)
-        and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = v_group)
-    order by p.id;
+    with made as (
+        insert into queen.cursors (partition_id, group_id, committed)
+        select
+            p.id,
+            v_group,
+            case
+                when v_to_end then p.last_offset
+                when v_offset is not null then least(greatest(v_offset, p.log_start) - 1, p.last_offset)
+                else queen.offset_before(p.id, p.log_start, p.last_offset, v_at)
+            end
+        from queen.partitions as p
+        where p.id = any (v_ids)
+            and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = v_group)
+        order by p.id
+        returning partition_id
+    )
+    select coalesce(array_agg(m.partition_id), '{}') into v_made from made as m;
+    v_ids := array(select unnest(v_ids) except select unnest(v_made));
     perform from queen.cursors as c
     where c.partition_id = any (v_ids) and c.group_id = v_group
     order by c.partition_id
@@ -86,6 +99,7 @@ begin
     from queen.partitions as p
     where p.id = any (v_ids) and c.partition_id = p.id and c.group_id = v_group;
     get diagnostics v_moved = row_count;
+    v_moved := v_moved + cardinality(v_made);
     return json_build_object('found', v_moved > 0, 'moved', v_moved);
 end;
 $$;

@@ -25,7 +25,8 @@ const LOCK_POLL: Duration = Duration::from_millis(100);
 /// Longest wait for another broker's apply; longer than an apply retries (RETRY_MAX) for one stuck statement.
 const APPLY_WAIT_MAX: Duration = Duration::from_secs(600);
 /// Begins a transaction of an apply; how long it waits for a lock: operations 8.4.
-const BEGIN: &str = "begin; set local lock_timeout = '2s'; set local client_min_messages = warning;
+const BEGIN: &str =
+    "begin; set local lock_timeout = '2s'; set local statement_timeout = 0; set local client_min_messages = warning;
     set local check_function_bodies = off;";
 /// How long a statement that finds no lock is tried again. Source: operations 8.4.
 const RETRY_MAX: Duration = Duration::from_secs(180);
@@ -39,8 +40,6 @@ const OLDEST_SERVER: i32 = 150_000;
 pub struct StoreFacts {
     /// Key of the dedup hash; drawn once for the life of the database.
     pub hash_secret: [u8; 16],
-    /// Tells one database cluster from another, and from its restored copy's older self only together with a timeline.
-    pub system_identifier: u64,
     /// As `server_version` says it.
     pub server_version: String,
     /// Connections an ordinary role can have, of all clients together.
@@ -86,7 +85,9 @@ pub async fn boot(target: &Target, apply: bool) -> Result<StoreFacts, BootError>
                 newest()
             )));
         }
-        (Standing::Ours { .. }, false) => {}
+        (Standing::Ours { .. }, false) => {
+            crate::info!("boot", "the schema is not looked at: QUEEN_APPLY_SCHEMA is off");
+        }
         (standing, true) => {
             if !is_current(&client, standing).await? {
                 apply_all(target, &client).await?;
@@ -342,7 +343,7 @@ async fn facts(client: &Client) -> Result<StoreFacts, BootError> {
         .to_be_bytes();
     let rows = ask(
         client,
-        "select (select system_identifier from pg_control_system()), current_setting('server_version'),
+        "select current_setting('server_version'),
             greatest(current_setting('max_connections')::integer
                 - current_setting('superuser_reserved_connections')::integer, 0),
             array_to_string(array(
@@ -355,18 +356,12 @@ async fn facts(client: &Client) -> Result<StoreFacts, BootError> {
     )
     .await?;
     let row = first(&rows)?;
-    let invalid: &str = row.get(3);
+    let invalid: &str = row.get(2);
     let mut warnings = Vec::new();
     if !invalid.is_empty() {
         warnings.push(format!("invalid indexes are left over in schema queen: {invalid}; drop them"));
     }
-    Ok(StoreFacts {
-        hash_secret,
-        system_identifier: row.get::<_, i64>(0) as u64,
-        server_version: row.get(1),
-        connections_max: row.get::<_, i32>(2) as u32,
-        warnings,
-    })
+    Ok(StoreFacts { hash_secret, server_version: row.get(0), connections_max: row.get::<_, i32>(1) as u32, warnings })
 }
 
 async fn ask(client: &Client, sql: &str) -> Result<Vec<Row>, BootError> {

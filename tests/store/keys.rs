@@ -3,8 +3,9 @@
 use crate::support::*;
 use queen::store::{self, Client};
 use queen_shards::command::Start;
-use queen_shards::effect::{Call, Contact, CursorOutcome, LeaseMust, Reply};
+use queen_shards::effect::{Call, Contact, CursorOutcome, LaneRow, LeaseMust, Reply};
 use queen_shards::ids::{GroupId, PartitionId};
+use queen_shards::place::LaneKey;
 use std::cell::Cell;
 use tokio_postgres::error::SqlState;
 
@@ -52,11 +53,18 @@ async fn step(client: &Client, group: GroupId, random: &mut Random) {
         client.batch_execute(&gone).await.unwrap();
     } else {
         let lanes = names.iter().map(|name| lane("q", name)).collect();
-        let Reply::Lanes(rows) = store::call(&any(client), &Call::Provision { lanes }).await.unwrap() else { panic!() };
+        let rows = lanes_of(store::call(&any(client), &Call::Provision { lanes }).await.unwrap());
         let partitions = rows.iter().flatten().map(|row| row.partition).collect();
         store::call(&any(client), &Call::SeedCursors { group, start: Start::All, partitions }).await.unwrap();
     }
     client.batch_execute(if random.below(4) == 0 { "rollback" } else { "commit" }).await.unwrap();
+}
+
+fn lanes_of(reply: Reply) -> Vec<Option<LaneRow>> {
+    match reply {
+        Reply::Lanes(rows) => rows,
+        other => panic!("{other:?}"),
+    }
 }
 
 struct Random(u64);
@@ -190,9 +198,7 @@ fn a_key_without_a_row_is_taken_over_by_one_session() {
         let session = async |_| {
             let client = db.other().await;
             let lanes = vec![lane("q", "a")];
-            let Reply::Lanes(rows) = store::call(&any(&client), &Call::Provision { lanes }).await.unwrap() else {
-                panic!()
-            };
+            let rows = lanes_of(store::call(&any(&client), &Call::Provision { lanes }).await.unwrap());
             let partition = rows[0].expect("made").partition;
             store::call(&any(&client), &Call::SeedCursors { group, start: Start::All, partitions: vec![partition] })
                 .await
@@ -207,6 +213,31 @@ fn a_key_without_a_row_is_taken_over_by_one_session() {
             .await;
         assert_eq!(db.number(WRONG).await, 0);
     });
+}
+
+/// Numbers come from a sequence, which a restore or a replica may have left behind: no two partitions share one.
+#[test]
+fn a_number_that_is_there_is_left_out() {
+    on_store(async |db| {
+        let first = db.provision("q", &["a"]).await[0].partition;
+        db.sql("insert into queen.partitions (id, queue_id, name) select id, queue_id, 'b' from queen.partitions")
+            .await;
+        assert_eq!(db.number("select count(*) from queen.partitions").await, 1);
+        assert_eq!(db.number(WRONG).await, 0);
+        db.sql("select setval('queen.partition_numbers', 1, false)").await;
+        let ask = || Call::Provision { lanes: vec![same_slot("q", "a")] };
+        assert_eq!(lanes_of(db.call(ask()).await), [None], "its number is taken");
+        let second = lanes_of(db.call(ask()).await)[0].expect("the next number is free").partition;
+        assert_ne!(first, second);
+        assert_eq!(db.number(WRONG).await, 0);
+    });
+}
+
+/// A partition whose number differs from that one's by the sequence only.
+fn same_slot(queue: &str, partition: &str) -> LaneKey {
+    let slot = lane(queue, partition).slot();
+    let names = (0..).map(|n| lane(queue, &format!("other{n}")));
+    names.into_iter().find(|lane| lane.slot() == slot).expect("one of some 4096")
 }
 
 /// Tables without a primary key take no update once a publication names them, unless they say what identifies a row.

@@ -47,7 +47,6 @@ fn applying_twice_gives_the_golden_schema_and_the_same_secret() {
         let again = store::boot(&db.target, true).await.unwrap();
         assert_eq!(again.hash_secret, db.facts.hash_secret);
         assert_ne!(again.hash_secret, [0; 16]);
-        assert_eq!(again.system_identifier, db.facts.system_identifier);
         assert!(again.warnings.is_empty());
         // As if nothing were recorded: everything runs again on what is there.
         db.sql("delete from queen.migrations; delete from queen.functions").await;
@@ -101,17 +100,23 @@ fn a_migration_that_was_cut_off_anywhere_is_applied_again() {
 fn an_index_that_was_cut_off_while_it_was_built_is_built_again() {
     on_store(async |db| {
         let before = dump(&name_of(&db.target));
-        db.sql(
-            "delete from queen.migrations where version >= 14;
-            alter index queen.partitions_of_queue rename to partitions_of_queue_new;
-            alter index queen.partitions_by_name rename to partitions_by_name_new;
-            update pg_index set indisvalid = false where indexrelid
-                in ('queen.partitions_of_queue_new'::regclass, 'queen.partitions_by_name_new'::regclass)",
-        )
-        .await;
-        let facts = store::boot(&db.target, true).await.unwrap();
-        assert!(facts.warnings.is_empty(), "{:?}", facts.warnings);
-        assert_eq!(dump(&name_of(&db.target)), before);
+        for (version, index, meanwhile) in [
+            (14, "partitions_of_queue", "partitions_of_queue_new"),
+            (19, "partitions_by_name", "partitions_by_name"),
+            (20, "partitions_of_queue", "partitions_of_queue_new"),
+        ] {
+            if index != meanwhile {
+                db.sql(&format!("alter index queen.{index} rename to {meanwhile}")).await;
+            }
+            db.sql(&format!(
+                "delete from queen.migrations where version >= {version};
+                update pg_index set indisvalid = false where indexrelid = 'queen.{meanwhile}'::regclass"
+            ))
+            .await;
+            let facts = store::boot(&db.target, true).await.unwrap();
+            assert!(facts.warnings.is_empty(), "{:?}", facts.warnings);
+            assert_eq!(dump(&name_of(&db.target)), before, "{version}");
+        }
     });
 }
 

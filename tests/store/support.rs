@@ -106,8 +106,17 @@ pub fn on_store<F: AsyncFnOnce(Db) + 'static>(test: F) {
     run(async move {
         let facts = store::boot(&target, true).await.expect("the schema applies");
         let client = connect(&target).await;
-        test(Db { target, facts, client }).await
+        test(Db { target: target.clone(), facts, client }).await;
+        disconnect(&target).await;
     });
+}
+
+/// Ends the sessions of a database: a connection's task outlives the runtime that it is of.
+async fn disconnect(target: &Target) {
+    let sessions = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
+        order by pid = pg_backend_pid()";
+    // The last one is its own.
+    let _ = connect(target).await.query_typed(sessions, &[]).await;
 }
 
 pub async fn connect(target: &Target) -> Rc<Client> {
