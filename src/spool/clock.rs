@@ -1,7 +1,7 @@
 //! When a push is accepted while PostgreSQL's clock cannot be read: its last reading and the time since, sleep included.
 //!
 //! The reading and the boot it belongs to are kept in the spool directory. After a reboot without PostgreSQL the clock of
-//! the machine fills the gap, which is counted. Source: architecture 13.16.
+//! the machine fills the gap, which is counted. Source: rule 16.
 
 use queen_shards::ids::{Micros, Stamp};
 use std::fs::{self, File};

@@ -5,7 +5,7 @@
 //!
 //! One thread owns the directory, with direct I/O on a glommio ring, or with plain files where memlock or the file system
 //! does not allow that: the same format, the same syncs. Shards never wait for it: they go on with other work.
-//! Source: operations 4; architecture 8; reliability 7.
+//! Source: operations 4; architecture (When PostgreSQL is away); reliability 7.
 
 pub mod clock;
 pub mod format;

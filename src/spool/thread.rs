@@ -33,6 +33,8 @@ const RING_MEMORY: usize = 1 << 20;
 const RING_DEPTH: usize = 64;
 /// Between tries to make a directory that cannot be made.
 const DIR_PAUSE: Duration = Duration::from_secs(1);
+/// What is written beside a backlog of which nothing was drained for so long is not only waiting for its turn.
+const DRAINS_WITHIN: Duration = Duration::from_secs(2);
 /// A full mailbox of a shard is tried again after this.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
@@ -166,7 +168,7 @@ async fn serve<D: Disk>(disk: D, spool: &Spool, setup: &Setup, keeper: &mut Keep
     spool.status().recovering(files.has_any());
     let (surveying, round_began) = (Some(FoundLanes::new()), Instant::now());
     let told_read = (false, Vec::new());
-    let mut server = Server { files, spool, setup, keeper, early, surveying, told_read, round_began };
+    let mut server = Server { files, spool, setup, keeper, early, surveying, told_read, round_began, drained: None };
     while server.turn().await {}
     true
 }
@@ -184,6 +186,8 @@ struct Server<'a, D: Disk> {
     /// When a round of tries of what was refused or could not be read began. The pulse of the store wakes the thread for the
     /// next one.
     round_began: Instant,
+    /// When a record was stored last.
+    drained: Option<Instant>,
 }
 
 impl<D: Disk> Server<'_, D> {
@@ -225,6 +229,9 @@ impl<D: Disk> Server<'_, D> {
             self.write(writes, &records).await;
         }
         let mut gone = Vec::new();
+        if decided.iter().any(|(_, verdict)| matches!(verdict, DrainVerdict::Stored { .. })) {
+            self.drained = Some(Instant::now());
+        }
         for (id, verdict) in decided {
             if self.files.decide(id, verdict).await {
                 gone.push(id);
@@ -252,8 +259,9 @@ impl<D: Disk> Server<'_, D> {
     async fn write(&mut self, writes: Vec<(usize, u64)>, records: &[SpoolRecord]) {
         let waited = self.spool.status().numbers().pending;
         let answers = self.files.append(records).await;
-        // Beside a backlog a push waits for its turn: that alone says nothing of the store.
-        if waited == 0 && answers.contains(&true) {
+        // Beside a backlog that is being drained a push waits for its turn: that alone says nothing of the store.
+        let drains = waited > 0 && self.drained.is_some_and(|at| at.elapsed() < DRAINS_WITHIN);
+        if !drains && answers.contains(&true) {
             self.outage();
         }
         let mut by_shard: Vec<Vec<(u64, bool)>> = vec![Vec::new(); self.setup.shards];

@@ -142,6 +142,9 @@ fn a_killed_broker_boots_without_its_database_and_loses_nothing() {
     for producer in &mut producers {
         assert_eq!(producer.push(), "buffered", "no key can be hashed yet");
     }
+    // Each of the four processes, three of which began beside what was left.
+    assert_eq!(transitions(&broker), (4, 0), "{}", broker.log());
+    assert_eq!(buffers(&broker)["dbHealthy"], false);
     // Omitted transaction ids: answer and message agree.
     let verdict = broker.push(json!([{"queue": "orders", "partition": "minted", "payload": {}}])).remove(0);
     assert_eq!(verdict["status"], "buffered");

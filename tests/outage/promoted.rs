@@ -1,5 +1,5 @@
 //! The primary dies for good and a streaming standby is promoted, under traffic: brokers go on there with all that was
-//! answered. Source: architecture 10.2, 13, rule 12; operations 8.3.
+//! answered. Source: architecture (Several brokers), rule 12; operations 8.3.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

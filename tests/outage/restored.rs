@@ -1,5 +1,5 @@
 //! The database goes back to a backup under live brokers: from then on everything follows what the restored one holds.
-//! Once through recovery onto another timeline, once as an older copy that nothing about the cluster tells. Source: architecture 13, rule 12; operations 8.4 (restoring rolls consumption back).
+//! Once through recovery onto another timeline, once as an older copy that nothing about the cluster tells. Source: rule 12; operations 8.4 (restoring rolls consumption back).
 
 use super::*;
 
