@@ -95,7 +95,7 @@ struct Control {
 
 /// Runs until the broker is told to end. `embedded`: prepared, not started; on this thread.
 pub async fn run(shared: Shared, mut embedded: Option<Embedded>, started: Instant, driver: String) -> Ended {
-    let history = Rc::new(RefCell::new(History::new(shared.metrics.clone())));
+    let history = Rc::new(RefCell::new(History::new(shared.metrics.clone(), shared.config.server_id.clone())));
     let broker = shared.config.broker();
     let control = Rc::new(Control {
         history,
@@ -143,7 +143,7 @@ impl Control {
         *self.ways.borrow_mut() = Some(Rc::new(Ways::new(self.shared.config.broker(), connect)));
         let pulse = Conn::new(target.clone(), self.name("pulse"));
         // Where the log stands is noted before anything is scanned, and what the operator's switches say before anything is
-        // drained: it may be that nothing is to be. Source: architecture 13, rule 11; operations 4.8.
+        // drained: it may be that nothing is to be. Source: rule 11; operations 4.8.
         let mut first = self.begin(&pulse).await;
         while first.is_none() && !self.stopping.get() {
             rt::sleep(BOOT_PAUSE).await;
@@ -229,7 +229,7 @@ impl Control {
     /// Another store answers, after a failover, a restore or a restart: begins there as a broker that has just been started.
     /// Until the shards hear of it they are refused there. `None`: it could not be begun yet, or the broker ends.
     ///
-    /// Source: architecture 13, rule 12.
+    /// Source: rule 12.
     async fn change_store(
         &self,
         pulse: &Conn,
@@ -263,6 +263,8 @@ impl Control {
                 is = incarnation,
             );
         }
+        // Its clock may lag behind.
+        self.shared.safe_time.store(0, Ordering::Release);
         for shard in 0..self.shared.shards {
             let other = Mail::OtherStore { incarnation: incarnation.clone(), clock: read.clock };
             self.shared.hub.send_wait(shard, other).await;
@@ -295,7 +297,7 @@ impl Control {
         }
     }
 
-    /// Keeps the dedup evidence that undrained records may need. Source: architecture 13, rule 14.
+    /// Keeps the dedup evidence that undrained records may need. Source: rule 14.
     async fn tell_floor(&self, on: &Caller, gone: bool) {
         let mut args = serde_json::json!({ "broker": self.shared.config.broker_id, "gone": gone });
         if let Some(floor) = self.shared.spool.status().floor() {
@@ -361,7 +363,7 @@ impl Control {
     }
 
     /// Says what the broker takes of the connections there are; whether a shard's pops, bundles and cold calls share one,
-    /// because four per shard do not fit. Source: architecture 13, rule 27.
+    /// because four per shard do not fit. Source: rule 27.
     fn budget(&self, facts: &StoreFacts) -> bool {
         let shards = self.shared.shards;
         let pool = self.shared.config.db_pool_size;

@@ -27,7 +27,7 @@ use crate::store::{Conn, Incarnation};
 use crate::telemetry::Metrics;
 use crate::writer::Writer;
 use queen_shards::command::{Command, DrainVerdict, Event, SpoolId, SpoolRecord, Verdict, Watch};
-use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, TenantId};
+use queen_shards::ids::{GroupId, LeaseId, MessageId, Micros, PartitionId, Stamp, TenantId};
 use queen_shards::key::KeyHasher;
 use queen_shards::lease_id::LeaseSeed;
 use queen_shards::limits::ShardConfig;
@@ -271,6 +271,20 @@ impl Core {
         self.store_up.get()
     }
 
+    /// The latest `safeTime` that was answered of this store.
+    pub fn safe_time(&self) -> Stamp {
+        Stamp(self.shared.safe_time.load(Ordering::Acquire))
+    }
+
+    /// The `safeTime` to answer where PostgreSQL says `now` to a request that was asked of it when `before` had been answered: not
+    /// less than that, for a transaction that had not written by then may have begun earlier, but stamps what it writes afterwards.
+    /// And not more, for what was answered meanwhile says nothing of what this request has read. Source: state plane 9, CHG-4.
+    pub fn next_safe_time(&self, before: Stamp, now: Stamp) -> Stamp {
+        let safe = before.max(now);
+        self.shared.safe_time.fetch_max(safe.0, Ordering::AcqRel);
+        safe
+    }
+
     /// What messages of a request carry of it.
     pub fn sender<'a>(&'a self, request: &'a crate::http::Request) -> crate::http::push::plan::Sender<'a> {
         crate::http::push::plan::Sender {
@@ -472,7 +486,7 @@ impl Core {
     }
 
     /// Waits for a read of the log of other brokers that begins after the call; false when the store does not answer.
-    /// Shared by all who wait meanwhile. Source: architecture 13, rule 10.
+    /// Shared by all who wait meanwhile. Source: rule 10.
     pub async fn hear(&self) -> bool {
         let mut waiting = self.slots.open();
         let slot = waiting.slot();

@@ -157,7 +157,7 @@ pub async fn measure_retained(config: Arc<Config>, call: impl AsyncFn(StateCall)
 pub async fn count_queues(config: Arc<Config>, call: impl AsyncFn(StateCall) -> StateReply) {
     let (mut walk, mut owed) = (Walk::default(), Owed::default());
     let period = config.stats_interval;
-    scheduled("stats", &config.server_id, period, &call, async || {
+    scheduled("stats_refresh", &config.server_id, period, &call, async || {
         run_steps(WALK_RUN_MAX, &mut owed, |worked| worked * COUNT_REST, async || {
             let args = json!({"exact": COUNTED_BY_PAGES, "ranks": RANKED_PARTITIONS, "page": walk.at_once(COUNTED_AT_ONCE),
                 "keepMs": kept_ms(period)});

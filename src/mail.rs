@@ -7,7 +7,7 @@ use crate::state::{StateCall, StateReply};
 use crate::store::{Incarnation, Target};
 use queen_shards::command::{Command, Drained, Left, LogLane, SpoolId, Verdict};
 use queen_shards::ids::{GroupId, Micros, PartitionId, Slot, Stamp, TenantId};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -34,7 +34,7 @@ pub enum Mail {
     },
     /// From the control thread: the store can be used from now on.
     StoreReady {
-        /// Four connections per shard do not fit: two must do. Source: architecture 13, rule 27.
+        /// Four connections per shard do not fit: two must do. Source: rule 27.
         shared: bool,
         target: Target,
         hash_secret: [u8; 16],
@@ -136,6 +136,8 @@ pub struct Shared {
     pub readiness: Arc<Readiness>,
     /// PostgreSQL's clock as it was reckoned at the start, for what is accepted before it is read.
     pub clock: (Stamp, Micros),
+    /// The latest `safeTime` that this broker answered of this store, in microseconds.
+    pub safe_time: Arc<AtomicI64>,
 }
 
 /// One of the operator's switches.

@@ -3,7 +3,7 @@
 --        queues [{tenant, queue, pushRequests, pushed, popped, popEmpty, transactions, acked, ackFailed, conflated, lagUs,
 --        claims, lagMaxUs, parkedUs}]. What a broker that does not count it leaves out is 0. p_tenant is not looked at.
 -- Out    {}.
--- Locks  the broker's own row; rows of queues in the order of their ids.
+-- Locks  the broker's own row; rows of queues in the order of their ids; then that of the totals, for an instant.
 -- Again  adds again: a caller whose outcome is unknown may count twice or lose a delta. Nothing decides on these.
 -- Caller src/jobs.rs. Source: operations 5.11.
 create or replace function queen.add_history(p_tenant uuid, p_args jsonb)
@@ -81,6 +81,10 @@ begin
         ack_failed = m.ack_failed + excluded.ack_failed,
         conflated = m.conflated + excluded.conflated,
         parked_us = m.parked_us + excluded.parked_us;
+    -- Also of a broker that did nothing: how old what the pages say is.
+    insert into queen.totals as t (updated_at)
+    values (clock_timestamp())
+    on conflict on constraint totals_pk do update set updated_at = excluded.updated_at;
     return json_build_object();
 end;
 $$;

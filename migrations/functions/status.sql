@@ -162,7 +162,7 @@ begin
                         sum(m.loop_lag_us)::numeric / nullif(sum(m.loop_lag_samples), 0) as loop_lag_us,
                         max(m.loop_lag_max_us) as loop_lag_max_us,
                         min(m.pool_size - m.pool_active) as free,
-                        max(m.pool_active + m.pool_idle) as connections,
+                        max(m.pool_active) as connections,
                         sum(m.push_messages + m.ack_messages) as messages
                     from queen.broker_minutes as m
                     where m.minute > statement_timestamp() - interval '3 minutes'

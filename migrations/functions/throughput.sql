@@ -43,6 +43,7 @@ as $$
             sum(m.push_messages) as pushed,
             sum(m.pop_messages) as popped,
             sum(m.ack_messages) as acked,
+            sum(m.ack_failed) as failed,
             sum(m.lag_us) / nullif(sum(m.claims), 0) as lag_us,
             max(m.lag_max_us) as lag_max_us
         from queen.queue_minutes as m
@@ -54,7 +55,8 @@ as $$
         select b.*, coalesce(q.lag_us, 0) as lag_us, coalesce(q.lag_max_us, 0) as lag_max_us,
             case when p_queues is null then b.pushed else coalesce(q.pushed, 0) end as ingested,
             case when p_queues is null then b.popped else coalesce(q.popped, 0) end as taken,
-            case when p_queues is null then b.acked else coalesce(q.acked, 0) end as processed
+            case when p_queues is null then b.acked else coalesce(q.acked, 0) end as processed,
+            case when p_queues is null then b.ack_failed else coalesce(q.failed, 0) end as refused
         from brokers as b
         left join queues as q on q.bucket = b.bucket
     )
@@ -74,7 +76,7 @@ as $$
                 'maxEventLoopLagMs', round(s.loop_lag_max_us / 1000.0),
                 'minFreeSlots', s.free,
                 'dbErrors', s.db_errors,
-                'ackFailed', s.ack_failed,
+                'ackFailed', s.refused,
                 'dlqCount', s.dead_lettered,
                 'queenCpuUserPct', round(s.cpu_user, 2),
                 'queenCpuSysPct', round(s.cpu_sys, 2),

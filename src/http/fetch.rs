@@ -5,7 +5,7 @@
 
 use super::dead_letters::push_payload;
 use super::groups::{call, time_arg, value};
-use super::json::{parse_stamp, push_quoted};
+use super::json::{parse_stamp, push_quoted, push_stamp};
 use super::messages::record;
 use super::pop::render::{Damaged, each_frame};
 use super::refusals::Refusal;
@@ -15,7 +15,7 @@ use crate::cipher::{self, Cipher};
 use crate::core_thread::Core;
 use crate::rt;
 use crate::state::StateFn;
-use queen_shards::ids::PartitionId;
+use queen_shards::ids::{PartitionId, Stamp};
 use serde_json::{Map, Value, json};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -200,10 +200,14 @@ pub async fn changed(core: &Rc<Core>, request: &Request, _: &Params) -> Response
         Err(refused) => return refused.response(),
     };
     let args = json!({ "entries": entries });
+    let before = core.safe_time();
     match value(call(core, request, StateFn::ChangedPartitions, args).await, "partitions changed") {
         Err(refused) => refused,
         Ok(reply) => {
-            let body = json!({"safeTime": reply["safeTime"], "safeTimeDegraded": reply["degraded"], "entries": reply["entries"]});
+            let now = reply["safeTime"].as_str().and_then(parse_stamp).unwrap_or(Stamp(0));
+            let mut safe = Vec::new();
+            push_stamp(&mut safe, core.next_safe_time(before, now));
+            let body = json!({"safeTime": String::from_utf8_lossy(&safe), "safeTimeDegraded": reply["degraded"], "entries": reply["entries"]});
             Response::json(200, body.to_string())
         }
     }

@@ -23,11 +23,12 @@ pub struct History {
 }
 
 impl History {
-    pub fn new(metrics: Arc<Metrics>) -> History {
+    /// `hostname`: this broker's name, as operators gave it.
+    pub fn new(metrics: Arc<Metrics>, hostname: String) -> History {
         History {
             sums: metrics.sums(),
             metrics,
-            hostname: hostname(),
+            hostname,
             since_lines: BusyQueues::default(),
             since_minute: BusyQueues::default(),
             cpu: Cpu::now(),
@@ -112,11 +113,6 @@ impl Cpu {
     }
 }
 
-fn hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,7 +126,7 @@ mod tests {
     #[test]
     fn lines_and_minutes_are_each_told_once_of_everything() {
         let metrics = Arc::new(Metrics::new(2, 10));
-        let mut history = History::new(metrics.clone());
+        let mut history = History::new(metrics.clone(), "broker-7".into());
         metrics.shard(0).busy_queues(vec![busy("a", 5), busy("b", 7)]);
         metrics.shard(1).busy_queues(vec![busy("a", 3)]);
         let lines = history.take_busiest(1);
@@ -143,7 +139,7 @@ mod tests {
         queues.sort_by_key(|queue| queue["queue"].as_str().unwrap().to_owned());
         assert_eq!((&queues[0]["pushed"], &queues[0]["lagMaxUs"]), (&json!(8), &json!(5)));
         assert_eq!((&queues[1]["pushed"], &queues[1]["claims"]), (&json!(9), &json!(3)));
-        assert_eq!(minute["broker"]["pushMessages"], 17);
+        assert_eq!((&minute["broker"]["pushMessages"], &minute["hostname"]), (&json!(17), &json!("broker-7")));
         assert_eq!(history.take_busiest(5).iter().map(|b| b.activity.pushed).collect::<Vec<_>>(), [2]);
         assert!(minute["broker"]["coveredUs"].is_u64());
         let next = history.take_minute();
@@ -153,7 +149,7 @@ mod tests {
     #[test]
     fn a_queue_without_messages_has_a_minute_and_no_line() {
         let metrics = Arc::new(Metrics::new(1, 10));
-        let mut history = History::new(metrics.clone());
+        let mut history = History::new(metrics.clone(), "broker-7".into());
         let parked = Activity { parked_us: 900_000, ..Activity::default() };
         for activity in [parked, Activity { pop_empty: 1, ..parked }] {
             metrics.shard(0).busy_queues(vec![BusyQueue { activity, hot: 0, ..busy("q", 0) }]);

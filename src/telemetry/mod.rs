@@ -13,12 +13,20 @@ pub mod prometheus;
 pub mod rates;
 pub mod screen;
 
+use std::sync::{Mutex, PoisonError};
+
 pub use metrics::{Metrics, Op, ParkGuard, ShardMetrics};
 
-/// A warning about a periodic job, at most one of all jobs in 30 s. Source: operations 5.5.
-pub fn warning_every_30_s(target: &'static str, what: &str, error: &dyn std::fmt::Display) {
-    static GATE: log::Gate = log::Gate::new(30_000);
-    if let Some(suppressed) = GATE.pass() {
+/// A warning about a periodic job, at most one with that text in 30 s. Source: operations 5.5.
+pub fn warning_every_30_s(target: &'static str, what: &'static str, error: &dyn std::fmt::Display) {
+    /// By what they say: a job that fails does not silence another one.
+    static GATES: Mutex<Vec<(&str, log::Gate)>> = Mutex::new(Vec::new());
+    let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = gates.iter().position(|(text, _)| *text == what).unwrap_or_else(|| {
+        gates.push((what, log::Gate::new(30_000)));
+        gates.len() - 1
+    });
+    if let Some(suppressed) = gates[at].1.pass() {
         crate::warning!(target, what, error = error, suppressed = suppressed);
     }
 }

@@ -1,6 +1,6 @@
 //! Stored messages and reads by offset over HTTP: data plane 9.1, 9.2, 13.
 
-use crate::harness::{Broker, at_once, rules, two_shards, unique};
+use crate::harness::{Broker, Setup, at_once, eventually, rules, shared_postgres, two_shards, unique};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -172,6 +172,40 @@ rules! {
         let total: i64 = counted[0].values().map(|end: &i64| end + 1).sum();
         assert_eq!(total, 1 + 4 * rounds as i64 * 2);
     }
+}
+
+/// Also not when a transaction writes at last that was open long before. Source: state plane 9, CHG-4.
+#[test]
+fn safe_time_never_decreases() {
+    let b = Setup::clean().start();
+    let postgres = shared_postgres();
+    let database = b.database.as_deref().expect("a database");
+    let safe = || b.post("/api/v1/partitions/changed", &json!({"entries": []})).json()["safeTime"].clone();
+    let safe = || safe().as_str().expect("a time").to_owned();
+    let lock = "select pg_advisory_lock(4711)";
+    let mut gate = postgres.spawn(database, &format!("{lock}; select pg_sleep(600)"));
+    let reads = |sql: &str| {
+        postgres.query(
+            database,
+            &format!("select count(*) from pg_stat_activity where datname = current_database() and {sql}"),
+        )
+    };
+    eventually("the gate is closed", || (reads("wait_event = 'PgSleep'") == "1").then_some(()));
+    let mut late = postgres.spawn(database, &format!("begin; {lock}; create table late (); select pg_sleep(600)"));
+    eventually("it waits", || (reads("wait_event_type = 'Lock'") == "1").then_some(()));
+    let began = safe();
+    eventually("a moment passes", || (began < safe()).then_some(()));
+    let before = safe();
+    postgres.query(database, "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and granted");
+    eventually("it has written", || (reads("backend_xid is not null and wait_event = 'PgSleep'") == "1").then_some(()));
+    let after = safe();
+    assert!(before <= after, "{before} {after}");
+    postgres.query(
+        database,
+        "select pg_terminate_backend(pid) from pg_stat_activity where query like '%late%' and pid <> pg_backend_pid()",
+    );
+    gate.wait().and_then(|_| late.wait()).expect("psql ends");
+    eventually("it goes on", || (after < safe()).then_some(()));
 }
 
 #[test]

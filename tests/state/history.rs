@@ -33,12 +33,14 @@ fn a_minute_adds_up_over_calls_and_brokers() {
     queue(&db, "r", 1, 1);
     let page = json!({"limit": 10, "from": "2030-02-01T09:00:00Z", "to": "2030-02-01T10:00:00Z"});
     assert_eq!(db.call("status", page.clone())["throughput"], json!([]));
+    assert_eq!(db.call("status", page.clone())["statsAge"], -1, "never");
     db.call("add_history", minute(1, 600, json!([of("q", 600, 8_000), of("gone", 1, 1)])));
     assert_eq!(db.call("status", json!({"limit": 10}))["workers"][0]["messagesProcessed"], 630);
     at(&db, "2030-02-01 09:59:00+00");
     db.sql("insert into queen.broker_minutes select minute, hostname, 2, push_requests, push_messages, pop_requests, pop_messages, ack_requests, ack_messages, ack_failed, dead_lettered, db_errors, loop_lag_us, loop_lag_samples, 9000, cpu_user_pct, cpu_sys_pct, rss_mb, 5, pool_idle, pool_size from queen.broker_minutes");
     let all = db.call("status", page.clone());
     assert_eq!((&all["pointCount"], &all["bucketMinutes"]), (&json!(1), &json!(1)));
+    assert!((0..60).contains(&all["statsAge"].as_i64().unwrap()), "{all}");
     let point = json!({"timestamp": "2030-02-01T09:59:00Z", "ingested": 1200, "processed": 60, "popMessages": 40,
         "ingestedPerSecond": 20.0, "processedPerSecond": 1.0, "popPerSecond": 0.67, "avgLagMs": 4, "maxLagMs": 8,
         "avgEventLoopLagMs": 2, "maxEventLoopLagMs": 9, "minFreeSlots": 155, "dbErrors": 6, "ackFailed": 4,
@@ -49,7 +51,8 @@ fn a_minute_adds_up_over_calls_and_brokers() {
         "status",
         json!({"limit": 10, "queue": "r", "from": "2030-02-01T09:00:00Z", "to": "2030-02-01T10:00:00Z"}),
     );
-    assert_eq!((&of_r["throughput"][0]["ingested"], &of_r["throughput"][0]["dbErrors"]), (&json!(0), &json!(6)));
+    let point = &of_r["throughput"][0];
+    assert_eq!((&point["ingested"], &point["ackFailed"], &point["dbErrors"]), (&json!(0), &json!(0), &json!(6)));
     let of_q = db.call(
         "status",
         json!({"limit": 10, "task": "mail", "from": "2030-02-01T09:00:00Z", "to": "2030-02-01T10:00:00Z"}),
