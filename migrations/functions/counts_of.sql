@@ -56,9 +56,6 @@ begin
             cross join lateral (
                 select case
                     when c.partition_id is not null then c.committed
-                    -- As queen.seed_of says, without a call for each.
-                    when g.mode = 'all' then p.log_start - 1
-                    when p.last_created_at < g.seed_at then p.last_offset
                     else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
                 end as committed
             ) as w

@@ -41,9 +41,6 @@ as $$
                 c.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water) as met, c.batch_end, coalesce(c.retired, c.committed + 1, 0) as retired,
                 case
                     when c.partition_id is not null then c.committed
-                    -- As queen.seed_of says, without a call for each of millions of partitions.
-                    when g.mode = 'all' then p.log_start - 1
-                    when p.last_created_at < g.seed_at and p.id >> 12 <= g.high_water then p.last_offset
                     else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
                 end as committed,
                 case when c.lease_expires_at > statement_timestamp() then c.lease_id end as lease_id

@@ -11,10 +11,6 @@ as $$
         greatest(0, p.last_offset - greatest(
             case
                 when c.partition_id is not null then c.committed
-                -- As queen.seed_of says, without a call for each of millions of partitions.
-                when g.mode is null then -1
-                when g.mode = 'all' then p.log_start - 1
-                when p.last_created_at < g.seed_at and p.id >> 12 <= g.high_water then p.last_offset
                 else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
             end,
             p.log_start - 1

@@ -44,11 +44,7 @@ as $$
             -- Of groups that were registered without cursors, as queen.group_cursors has them.
             select
                 p.id, g.name,
-                case
-                    when g.mode = 'all' then p.log_start - 1
-                    when p.last_created_at < g.seed_at then p.last_offset
-                    else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
-                end,
+                queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at),
                 null, null, null
             from queen.groups as g
             join queen.partitions as p on p.queue_id = g.queue_id and p.id + 0 > 0 and p.id >> 12 <= g.high_water

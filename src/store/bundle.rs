@@ -5,13 +5,14 @@ use crate::store::client::run;
 use crate::store::failure::{Nature, judge};
 use crate::store::hot::freed;
 use crate::store::log::Line;
+use crate::store::moves;
 use crate::store::pack::pack;
 use crate::store::params::{One, Utf8, blob, column, nullable, param};
 use crate::store::rows::{Columns, lease_left};
 use bytes::Bytes;
 use queen_shards::bundle::{Bundle, BundleDecision, BundleLane, BundleOutcome, LaneDecision, MoveDecision};
 use queen_shards::command::Codec;
-use queen_shards::effect::{CursorMove, CursorTo, DeadLetter, LeaseMust, LeaseTo, StoreError};
+use queen_shards::effect::{CursorMove, DeadLetter, StoreError};
 use queen_shards::ids::{Offset, PartitionId, Stamp};
 use queen_shards::planted::{Bug, is};
 use std::sync::Arc;
@@ -43,17 +44,9 @@ pub async fn bundle(
         (1..).zip(&moves).filter_map(|(n, (_, one))| Some((n, one.dead_letter.as_ref()?))).collect();
     let stored: Vec<(Codec, Bytes)> = lanes.iter().map(|(_, lane)| stored_form(lane, level)).collect();
 
-    const NOTHING: CursorTo = CursorTo {
-        committed: Offset::NONE,
-        lease: LeaseTo::Keep,
-        batch_end: None,
-        retry_count: 0,
-        attempt_start: None,
-        attempt_count: 0,
-    };
     let (l, m, n, d) = (lanes.len(), moves.len(), made.len(), letters.len());
     let freed = freed(moves.iter().map(|(_, one)| *one));
-    let to = |i: usize| moves[i].1.to.as_ref().unwrap_or(&NOTHING);
+    let to = |i: usize| moves::to(moves[i].1);
     let written = |i: usize| 0 < lanes[i].1.count();
     let answer = client
         .ask(
@@ -79,27 +72,12 @@ pub async fn bundle(
                 param(&column(m, |i| moves[i].1.partition.0)),
                 param(&column(m, |i| moves[i].1.group.0)),
                 param(&column(m, |i| moves[i].1.version)),
-                param(&column(m, |i| match moves[i].1.lease {
-                    LeaseMust::Any => 0i16,
-                    LeaseMust::Live => 1,
-                    LeaseMust::Over => 2,
-                })),
+                param(&column(m, |i| moves::must(moves[i].1))),
                 param(&column(m, |i| moves[i].1.to.is_some() && !is(Bug::TransactionWithoutAck))),
                 param(&column(m, |i| to(i).committed.0)),
-                param(&column(m, |i| match to(i).lease {
-                    LeaseTo::Keep => 0i16,
-                    LeaseTo::Clear => 1,
-                    LeaseTo::Set { conflating: false, .. } => 2,
-                    LeaseTo::Set { conflating: true, .. } => 3,
-                })),
-                param(&nullable(m, |i| match to(i).lease {
-                    LeaseTo::Set { id, .. } => Some(id.0),
-                    _ => None,
-                })),
-                param(&column(m, |i| match to(i).lease {
-                    LeaseTo::Set { secs, .. } => secs.min(i32::MAX as u32) as i32,
-                    _ => 0,
-                })),
+                param(&column(m, |i| moves::lease_to(to(i)))),
+                param(&nullable(m, |i| moves::lease_id(to(i)))),
+                param(&column(m, |i| moves::lease_secs(to(i)))),
                 param(&nullable(m, |i| to(i).batch_end.map(|o| o.0))),
                 param(&column(m, |i| to(i).retry_count as i32)),
                 param(&nullable(m, |i| to(i).attempt_start.map(|o| o.0))),
@@ -172,7 +150,7 @@ const SETTLE_BUNDLE: &str = "select * from queen.settle_bundle($1, $2, $3, $4, $
 /// What became of a commit of bundles that was sent with `line` and not answered: each bundle was written whole, or not at
 /// all, or nothing tells. What was not written will not be if it is still on its way. An error says nothing about any of them.
 ///
-/// Source: architecture 13, rule 9.
+/// Source: rule 9.
 pub async fn settle_bundle(
     client: &Client,
     bundles: &[Arc<Bundle>],

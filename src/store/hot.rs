@@ -3,6 +3,7 @@
 use crate::store::client::{Client, run};
 use crate::store::failure::Nature;
 use crate::store::log::Line;
+use crate::store::moves;
 use crate::store::pack::pack;
 use crate::store::params::{One, Utf8, blob, column, nullable, param};
 use crate::store::places;
@@ -10,8 +11,8 @@ use crate::store::rows::{Columns, Tid};
 use bytes::Bytes;
 use queen_shards::command::Codec;
 use queen_shards::effect::{
-    Append, AppendOutcome, AppendSegment, CursorMove, CursorOutcome, CursorTo, DeadLetter, LaneOutcome, LeaseMust,
-    LeaseTo, MoveOutcome, StoreError,
+    Append, AppendOutcome, AppendSegment, CursorMove, CursorOutcome, DeadLetter, LaneOutcome, LeaseTo, MoveOutcome,
+    StoreError,
 };
 use queen_shards::ids::Stamp;
 use tokio_postgres::Row;
@@ -27,7 +28,7 @@ const APPEND: &str = "select * from queen.append(\
 /// Packs the segments that are not packed yet, with zstd at `level`. The bytes are copied once, into the wire buffer.
 /// `line`: where the commit log says so.
 ///
-/// Source: data plane 3.4; architecture 4.
+/// Source: data plane 3.4; architecture (The life of a push).
 pub async fn append(client: &Client, append: &Append, level: i32, line: Line) -> Result<AppendOutcome, StoreError> {
     let (lanes, segments) = (&append.lanes, &append.segments);
     let mut stored = stored_forms(append, level);
@@ -107,7 +108,7 @@ const SETTLE_APPEND: &str = "select * from queen.settle_append($1, $2, $3, $4)";
 /// What became of a push commit that was sent with `line` and not answered. `None`: it was not written, and will not be
 /// if it is still on its way. An error says nothing about it.
 ///
-/// Source: architecture 13, rule 9.
+/// Source: rule 9.
 pub async fn settle_append(
     client: &Client,
     append: &Append,
@@ -244,18 +245,10 @@ const MOVE: &str = "select * from queen.move_cursors(\
 
 /// Applies the moves whose rows are still as remembered; each cursor may appear once.
 ///
-/// Source: data plane 4.3, 5.4; architecture 13, rules 19 and 20.
+/// Source: data plane 4.3, 5.4; rules 19 and 20.
 pub async fn move_cursors(client: &Client, moves: &[CursorMove], line: Line) -> Result<MoveOutcome, StoreError> {
-    const NOTHING: CursorTo = CursorTo {
-        committed: queen_shards::ids::Offset::NONE,
-        lease: LeaseTo::Keep,
-        batch_end: None,
-        retry_count: 0,
-        attempt_start: None,
-        attempt_count: 0,
-    };
     let n = moves.len();
-    let to = |i: usize| moves[i].to.as_ref().unwrap_or(&NOTHING);
+    let to = |i: usize| moves::to(&moves[i]);
     let letters: Vec<(usize, &DeadLetter)> =
         moves.iter().enumerate().filter_map(|(i, m)| Some((i, m.dead_letter.as_ref()?))).collect();
     let d = letters.len();
@@ -268,27 +261,12 @@ pub async fn move_cursors(client: &Client, moves: &[CursorMove], line: Line) -> 
             param(&column(n, |i| moves[i].partition.0)),
             param(&column(n, |i| moves[i].group.0)),
             param(&column(n, |i| moves[i].version)),
-            param(&column(n, |i| match moves[i].lease {
-                LeaseMust::Any => 0i16,
-                LeaseMust::Live => 1,
-                LeaseMust::Over => 2,
-            })),
+            param(&column(n, |i| moves::must(&moves[i]))),
             param(&column(n, |i| moves[i].to.is_some())),
             param(&column(n, |i| to(i).committed.0)),
-            param(&column(n, |i| match to(i).lease {
-                LeaseTo::Keep => 0i16,
-                LeaseTo::Clear => 1,
-                LeaseTo::Set { conflating: false, .. } => 2,
-                LeaseTo::Set { conflating: true, .. } => 3,
-            })),
-            param(&nullable(n, |i| match to(i).lease {
-                LeaseTo::Set { id, .. } => Some(id.0),
-                _ => None,
-            })),
-            param(&column(n, |i| match to(i).lease {
-                LeaseTo::Set { secs, .. } => secs.min(i32::MAX as u32) as i32,
-                _ => 0,
-            })),
+            param(&column(n, |i| moves::lease_to(to(i)))),
+            param(&nullable(n, |i| moves::lease_id(to(i)))),
+            param(&column(n, |i| moves::lease_secs(to(i)))),
             param(&nullable(n, |i| to(i).batch_end.map(|o| o.0))),
             param(&column(n, |i| to(i).retry_count as i32)),
             param(&nullable(n, |i| to(i).attempt_start.map(|o| o.0))),
@@ -345,7 +323,7 @@ const SETTLE_MOVES: &str = "select * from queen.settle_moves($1, $2, $3, $4, $5,
 /// What became of a commit of moves that was sent with `line` and not answered: `Busy` for all where it was not written,
 /// and will not be if it is still on its way. An error says nothing about it.
 ///
-/// Source: architecture 13, rule 9.
+/// Source: rule 9.
 pub async fn settle_moves(client: &Client, moves: &[CursorMove], line: Line) -> Result<MoveOutcome, StoreError> {
     let n = moves.len();
     let rows = run(

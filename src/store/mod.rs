@@ -15,6 +15,7 @@ pub mod failure;
 pub mod hot;
 pub mod log;
 pub mod migrate;
+mod moves;
 pub mod pack;
 mod params;
 mod places;

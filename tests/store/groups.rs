@@ -382,7 +382,7 @@ fn what_counts_and_what_removes_sees_the_cursors_of_a_large_registration() {
         db.sql("begin; set local track_functions = 'all'").await;
         assert_eq!(db.number(depth).await, 3);
         // Of ten thousand partitions one was written to since.
-        let searched = "select sum(calls) from pg_stat_xact_user_functions where funcname = 'seed_of'";
+        let searched = "select sum(calls) from pg_stat_xact_user_functions where funcname = 'offset_before'";
         assert_eq!(db.number(searched).await, 1);
         db.sql("rollback").await;
 
