@@ -34,7 +34,7 @@ const UNFINISHED: &str = "unfinished";
 const ROLE: &str = "queen";
 /// Longest path of a socket, with some room: the kernel's limit is 108 bytes.
 const SOCKET_PATH_MAX: usize = 100;
-/// An old server has so long for its clean end, then it is told to drop everything. Source: architecture 13, rule 28.
+/// An old server has so long for its clean end, then it is told to drop everything. Source: rule 28.
 const OLD_SERVER_CLEAN: Duration = Duration::from_secs(5);
 /// Then it is an operator's case: something works in our directory and does not end.
 const OLD_SERVER_MAX: Duration = Duration::from_secs(60);
@@ -412,7 +412,7 @@ impl Drop for Embedded {
 
 /// Settings of a server that a broker has to itself.
 ///
-/// `memory`: bytes this machine or container has. Source: operations 8.3; architecture 13, rule 28.
+/// `memory`: bytes this machine or container has. Source: operations 8.3; rule 28.
 fn settings(memory: u64, lz4: bool) -> Vec<(&'static str, String)> {
     const MB: u64 = 1 << 20;
     let buffers = (memory / 8 / MB).clamp(64, 2048);

@@ -4,7 +4,7 @@
 //!     nobody asks: twice a second, and more often while polls are parked; a read is also the pulse of the store
 //!
 //! Holds: a read that answers a question began after it; its news are sent before its answer; positions are of one store,
-//! and nothing is read with them from another one. Source: architecture 13, rules 10 to 12.
+//! and nothing is read with them from another one. Source: rules 10 to 12.
 
 use crate::bell::Bell;
 use crate::limits::{ALONE_MAX, HINT_PERIOD_MIN, LOG_SILENCE_MAX};

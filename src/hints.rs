@@ -5,7 +5,7 @@
 //! Holds: a hint says nothing but "read it now": one that is lost costs the time until the next read. None is sent with a
 //! hot commit, or more than one per [`HINT_PERIOD_MIN`]; a broker that is alone sends none and listens to none. Where LISTEN
 //! does not work (behind a pooler that shares sessions) that is said once, and reads alone find what others commit.
-//! Source: operations 7.2, 7.3; architecture 10.1.
+//! Source: operations 7.2, 7.3; architecture (Several brokers).
 
 use crate::bell::Bell;
 use crate::limits::{HINT_PERIOD_MAX, HINT_PERIOD_MIN, HINT_PROBE_MAX, HINT_REST};

@@ -81,7 +81,7 @@ pub const DELIVERY_CHECK: Duration = Duration::from_millis(800);
 // ---- the store ------------------------------------------------------------------------------------------------------
 
 /// A claim, an ack or a read without an answer for so long is given up with its connection: TCP notices a peer that is
-/// gone, but not one behind a middlebox that acknowledges everything. Source: architecture 8 (noticed within 10 s).
+/// gone, but not one behind a middlebox that acknowledges everything. Source: architecture, When PostgreSQL is away (noticed within 10 s).
 pub const SILENT_STORE_MAX: Duration = Duration::from_secs(10);
 
 // ---- several brokers --------------------------------------------------------------------------------------------------

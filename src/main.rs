@@ -23,9 +23,28 @@ const PORT_PAUSE: Duration = Duration::from_millis(50);
 /// Before a full mailbox is tried again.
 const MAIL_PAUSE: Duration = Duration::from_millis(1);
 
+const HELP: &str = "\
+queen: a message broker with the Queen MQ HTTP API, on PostgreSQL
+
+It takes no arguments: settings are environment variables, and none is needed.
+    PORT, QUEEN_BIND_ADDR    where it listens (6632, loopback while authentication is off)
+    DATABASE_URL, PG_*       the PostgreSQL to use; a private one is started without them
+    QUEEN_DATA_DIR           where the private one and the spool live
+All of them: docs/settings.md.";
+
 fn main() -> ExitCode {
     let started = Instant::now();
-    queen::mail::now();
+    match argument().as_deref() {
+        Some("--help" | "-h") => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        Some("--version" | "-V") => {
+            println!("queen {}", queen::http::health::VERSION);
+            return ExitCode::SUCCESS;
+        }
+        _ => queen::mail::now(),
+    };
     match boot(started) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reasons) => {
@@ -37,9 +56,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// The first argument, whatever its bytes.
+fn argument() -> Option<String> {
+    std::env::args_os().nth(1).map(|argument| argument.to_string_lossy().into_owned())
+}
+
 fn boot(started: Instant) -> Result<(), Vec<String>> {
     let one = |why: String| vec![why];
-    if std::env::args().nth(1).as_deref() == Some("migrate") {
+    if argument().as_deref() == Some("migrate") {
         log::init("info", false);
         return Err(one("migration is not supported on the log engine".into()));
     }
@@ -47,6 +71,9 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     log::init(&config.log_filter, config.log_json);
     panic_hook();
     config.boot_lines.iter().for_each(|line| line.log());
+    if let Some(argument) = argument() {
+        queen::warning!("boot", "arguments are ignored: settings are environment variables", argument = argument);
+    }
     #[cfg(feature = "planted")]
     queen::planted::choose().map_err(one)?;
     let tls = config.tls.as_ref().map(|(cert, key)| Tls::load(cert, key)).transpose().map_err(one)?.map(Arc::new);
@@ -73,7 +100,19 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     let spool = start_spool(&config, reckoned, lock, shards, &hub).map_err(one)?;
     let clock = (reckoned.now, now());
     let (maintenance, untold, readiness) = Default::default();
-    let shared = Shared { config, metrics, hub, published, shards, spool, maintenance, untold, readiness, clock };
+    let shared = Shared {
+        config,
+        metrics,
+        hub,
+        published,
+        shards,
+        spool,
+        maintenance,
+        untold,
+        readiness,
+        clock,
+        safe_time: Arc::default(),
+    };
     signals(awaited, shared.hub.clone(), shared.control(), tls.clone());
     fetch_keys(&shared);
     let drivers = start_shards(&shared, address, &cores, tls);

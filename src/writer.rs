@@ -2,7 +2,7 @@
 //! of one.
 //!
 //! Holds: one commit in flight; lines that were committed are numbered without a gap; on another store its commits are
-//! refused. Source: architecture 13, rules 8, 9 and 12.
+//! refused. Source: rules 8, 9 and 12.
 
 use crate::store::{Client, Incarnation, Line, log};
 use queen_shards::effect::StoreError;

@@ -2,7 +2,7 @@
 -- In     p_replaces: a writer whose place it takes, 0 for none. p_incarnation: the store that the caller means.
 -- Out    its number, which was drawn: a sequence would go back with a store that is restored. Fails (57QW1) on another store.
 -- Locks  nothing that others wait for.
--- Caller src/store/log.rs, add_writer. Source: architecture 13, rules 8, 9 and 12.
+-- Caller src/store/log.rs, add_writer. Source: rules 8, 9 and 12.
 create or replace function queen.add_writer(p_broker uuid, p_replaces bigint, p_incarnation text)
 returns bigint
 language plpgsql volatile

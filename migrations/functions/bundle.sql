@@ -12,7 +12,7 @@
 -- Makes  queues and partitions that are missing; what no written bundle uses is gone again before anybody can have seen it.
 -- Again  not harmless: keys without dedup are stored twice. Cursors have moved the second time.
 -- Plan   as queen.append.
--- Caller src/store/bundle.rs. Source: data plane 7; architecture 13, rules 3, 4, 6, 7, 24.
+-- Caller src/store/bundle.rs. Source: data plane 7; rules 3, 4, 6, 7, 24.
 create or replace function queen.bundle(
     p_bundle integer[],
     p_lane bigint[],

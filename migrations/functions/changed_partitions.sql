@@ -3,7 +3,7 @@
 -- Out    {"safeTime","degraded","entries":[...]}, entries in order, in the shape of the answer; next: the last number.
 -- Does   safeTime (queen.safe_time) is read before the data.
 -- Locks  none. Cost: a walk over the partitions of a queue until limit are found.
--- Caller src/http/fetch.rs. Source: state plane 9; architecture 13, rule 4.
+-- Caller src/http/fetch.rs. Source: state plane 9; rule 4.
 create or replace function queen.changed_partitions(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

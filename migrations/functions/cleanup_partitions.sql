@@ -5,7 +5,7 @@
 --        messages, dead letters, a live lease, a group that registered on it or leased it inside the window.
 -- Locks  partition rows FOR UPDATE, SKIP LOCKED, in id order; judged again under the lock; then cursor rows in order.
 -- Again  harmless. The walk's place is in queen.system_state.
--- Caller src/jobs.rs. Source: operations 6.5; architecture 13, rules 3, 25.
+-- Caller src/jobs/retention.rs. Source: operations 6.5; rules 3, 25.
 create or replace function queen.cleanup_partitions(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

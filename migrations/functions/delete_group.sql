@@ -4,7 +4,7 @@
 -- Locks  queue rows FOR KEY SHARE, group rows FOR UPDATE, then cursor rows by (partition, group), each in order by a
 --        locking select of its own. Dead letters stay.
 -- Again  harmless.
--- Caller src/http/groups.rs. Source: data plane 11.6; architecture 13, rule 3.
+-- Caller src/http/groups.rs. Source: data plane 11.6; rule 3.
 create or replace function queen.delete_group(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

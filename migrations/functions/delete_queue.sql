@@ -6,7 +6,7 @@
 -- Locks  the queue row FOR UPDATE: waits for partition creation and registration, which hold it, and keeps new ones out.
 -- Does   moves the queue to tenant ffffffff-ffff-ffff-ffff-ffffffffffff, where the clean-up finds it should the caller die.
 -- Again  harmless.
--- Caller src/http/resources.rs. Source: data plane 8.7, 7.6; architecture 13, rule 3.
+-- Caller src/http/resources.rs. Source: data plane 8.7, 7.6; rule 3.
 create or replace function queen.delete_queue(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

@@ -7,7 +7,7 @@
 --        one finds nothing.
 -- Later  segments and evidence of the dead ids, which nothing can reach, are left to purge_dead.
 -- Again  yes: call it until nothing is left.
--- Caller src/http/resources.rs, purge_dead. Source: data plane 8.7, 7.6; architecture 13, rule 3.
+-- Caller src/http/resources.rs, purge_dead. Source: data plane 8.7, 7.6; rule 3.
 create or replace function queen.drop_queue(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

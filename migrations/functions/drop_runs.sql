@@ -3,7 +3,7 @@
 -- Out    rows removed.
 -- Locks  the rows, run by run. A broker that still knows such a run finds its rows missing, and loads from the segments.
 -- Again  harmless.
--- Caller src/store/runs.rs, drop_runs. Source: architecture 13, rule 13.
+-- Caller src/store/runs.rs, drop_runs. Source: rule 13.
 create or replace function queen.drop_runs(p_partition bigint, p_base bigint[], p_last bigint[])
 returns bigint
 language plpgsql volatile

@@ -7,7 +7,7 @@
 --        discovery pop claims in several queues): no hot row has an index on the lease, it would end HOT updates.
 -- Again  harmless. Never revives an expired claim, never shortens one. The row's version stays: what a broker
 --        remembers of it is still true, but for an expiry that only SQL judges.
--- Caller src/http/lease.rs. Source: data plane 6; architecture 13, rule 22.
+-- Caller src/http/lease.rs. Source: data plane 6; rule 22.
 create or replace function queen.extend_lease(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

@@ -3,7 +3,7 @@
 --        boolean: it comes along.
 -- Out    {"id","queue","partition","encrypted","payload"}, or null. payload: hex, or null.
 -- Locks  none.
--- Caller src/http/dead_letters.rs. Source: data plane 9.4, 10.3.
+-- Caller src/http/dead_letters.rs, src/jobs/redrive.rs. Source: data plane 9.4, 10.3.
 create or replace function queen.find_dead_letter(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql stable

@@ -2,7 +2,7 @@
 -- In     p_from..p_to: offsets looked at, whole rows. p_since: only rows at or after it, null for all. p_key: 16 bytes.
 -- Out    the offset, or null.
 -- Locks  none: stored keys never change. Cost: a scan of the keys in the range, newest first, about 65 million a second.
--- Caller queen.replay_dead_letter, queen.find_message. Source: data plane 3.5.
+-- Caller queen.replay_dead_letter, queen.get_message. Source: data plane 3.5.
 create or replace function queen.find_key(p_partition bigint, p_from bigint, p_to bigint, p_since timestamptz, p_key bytea)
 returns bigint
 language plpgsql stable

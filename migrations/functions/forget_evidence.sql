@@ -3,7 +3,7 @@
 -- Out    {"due":bool,"rows":n}; due false: nothing is due.
 -- Locks  its marker, skipping those of others, and rows that only grow old. No partition row.
 -- Again  goes on where it was.
--- Caller src/jobs.rs. Source: operations 6.1, 6.2; architecture 13, rule 14.
+-- Caller src/jobs/retention.rs. Source: operations 6.1, 6.2; rule 14.
 create or replace function queen.forget_evidence(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

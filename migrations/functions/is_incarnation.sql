@@ -2,7 +2,7 @@
 -- Out    true. Fails (57QW1, which counts as passing) on another one.
 -- Does   stands as a condition beside the call that it guards. It depends on no row, so that it is looked at once, before the first one is made.
 -- Locks  none.
--- Caller src/store/client.rs, for every cold call. Source: architecture 13, rule 12.
+-- Caller src/store/client.rs, for every cold call; queen.add_writer. Source: rule 12.
 create or replace function queen.is_incarnation(p_incarnation text)
 returns boolean
 language plpgsql stable

@@ -2,7 +2,7 @@
 -- Out    how many other brokers there are.
 -- Locks  its own rows.
 -- Again  harmless.
--- Caller src/store/log.rs, join. Source: architecture 13, rules 8 and 10.
+-- Caller src/store/log.rs, join. Source: rules 8 and 10.
 create or replace function queen.join_broker(p_broker uuid)
 returns bigint
 language plpgsql volatile

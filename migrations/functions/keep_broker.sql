@@ -2,7 +2,7 @@
 -- In     p_gone: it ends and commits no more.
 -- Locks  its own row; rows of brokers and writers that are over. Deleting a ring makes a late commit of its writer fail.
 -- Again  harmless.
--- Caller src/store/log.rs, keep. Source: architecture 13, rule 8.
+-- Caller src/store/log.rs, keep. Source: rule 8.
 create or replace function queen.keep_broker(p_broker uuid, p_gone boolean)
 returns void
 language plpgsql volatile

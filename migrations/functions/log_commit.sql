@@ -6,7 +6,7 @@
 -- Does   compare the writer's incarnation with what the session knows of its own; the first commit of a session asks.
 -- Plan   the callers have no other way than the key's index.
 -- Locks  the slot's row, until the transaction ends: who asks what became of the commit waits for that.
--- Caller queen.append, queen.append_waiting, queen.move_cursors, queen.bundle. Source: architecture 13, rules 8, 9 and 12.
+-- Caller queen.append, queen.append_waiting, queen.move_cursors, queen.bundle, queen.settle_line. Source: rules 8, 9 and 12.
 create or replace function queen.log_commit(p_writer bigint, p_seq bigint, p_lanes bigint[], p_freed bigint[])
 returns void
 language plpgsql volatile

@@ -7,7 +7,7 @@
 --        something stored.
 -- Locks  rows of its own tables; one runner at a time, by queen.claim_task.
 -- Cost   the queues with a rule; 0.5 us per partition row of a walk, and some index probes for each one written since.
--- Caller src/jobs/retention.rs. Source: operations 6.3; architecture 13, rule 14.
+-- Caller src/jobs/retention.rs. Source: operations 6.3; rule 14.
 create or replace function queen.mark_partitions(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

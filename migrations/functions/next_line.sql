@@ -1,7 +1,7 @@
 -- next_line.sql: the number of the next line of a writer whose lines are numbered here.
 -- Out    one more than its last line. Fails (57QW1) where the writer is no more.
 -- Locks  the writer's row until the transaction ends, so that its lines are in the order of commit.
--- Caller queen.note_change, queen.note_growth. Source: architecture 13, rule 8.
+-- Caller queen.note_change, queen.note_growth. Source: rule 8.
 create or replace function queen.next_line(p_writer bigint)
 returns bigint
 language plpgsql volatile

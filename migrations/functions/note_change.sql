@@ -1,7 +1,7 @@
 -- note_change.sql: a line of the commit log that says: read this queue anew.
 -- In     p_queue: null for all queues of all tenants.
 -- Locks  the writer's row until the transaction ends.
--- Caller src/store/cold.rs, in the statement that makes the change, behind it. Source: architecture 13, rule 8; operations 7.2.
+-- Caller src/store/cold.rs, in the statement that makes the change, behind it. Source: rule 8; operations 7.2.
 create or replace function queen.note_change(p_writer bigint, p_tenant uuid, p_queue text)
 returns void
 language plpgsql volatile

@@ -1,7 +1,7 @@
 -- note_growth.sql: a line of the commit log that says: this partition may have grown.
 -- In     p_partition: null for none, nothing is written then.
 -- Locks  the writer's row until the transaction ends.
--- Caller src/store/cold.rs, in the statement that moves a dead letter, behind it. Source: architecture 13, rule 8.
+-- Caller src/store/cold.rs, in the statement that moves a dead letter, behind it. Source: rule 8.
 create or replace function queen.note_growth(p_writer bigint, p_partition bigint)
 returns void
 language plpgsql volatile

@@ -7,7 +7,7 @@
 -- Locks  a registration: queue row FOR UPDATE, then it takes its time; provisioning holds that row FOR KEY SHARE, so no partition is
 --        born meanwhile. Then partition rows FOR KEY SHARE in id order, against a cleanup, then cursor inserts in the same order.
 -- Again  harmless: the record and existing cursors stay as they are.
--- Caller src/store/cold.rs, open_group. Source: data plane 4.4, 4.10; architecture 13, rules 24 and 25.
+-- Caller src/store/cold.rs, open_group. Source: data plane 4.4, 4.10; rules 24 and 25.
 drop function if exists queen.open_group(uuid, text, text, smallint, text, timestamptz);
 create or replace function queen.open_group(
     p_tenant uuid,

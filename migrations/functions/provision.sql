@@ -5,7 +5,7 @@
 --        Else queue rows FOR KEY SHARE in (tenant, name) order, which a registration excludes: a partition born during one
 --        would miss its cursor. Then inserts in (queue, name) order, so two callers never deadlock.
 -- Again  harmless. Ids are read by a statement of their own: insert-or-select in one may find neither.
--- Caller src/store/cold.rs, provision. Source: data plane 2; architecture 13, rules 6 and 24.
+-- Caller src/store/cold.rs, provision. Source: data plane 2; rules 6 and 24.
 drop function if exists queen.provision(uuid[], text[], text[], integer[]);
 create or replace function queen.provision(p_tenant uuid[], p_queue text[], p_partition text[], p_slot integer[])
 returns table (

@@ -3,7 +3,7 @@
 -- Out    rows deleted; fewer than p_limit: nothing is left that nobody else works on.
 -- Locks  dead ids, skipping those another broker works on, and rows that nothing else can reach.
 -- Again  yes: call it until it returns less than p_limit.
--- Caller the cleanup job. Source: architecture 13, rule 3.
+-- Caller the cleanup job. Source: rule 3.
 create or replace function queen.purge_dead(p_limit integer)
 returns integer
 language plpgsql volatile

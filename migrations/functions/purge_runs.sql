@@ -4,7 +4,7 @@
 -- Out    rows removed; fewer than p_limit: nothing is left.
 -- Locks  the rows, run by run, skipping runs that another broker works on.
 -- Again  yes: call it until it returns less than p_limit.
--- Caller the cleanup job. Source: architecture 13, rule 13.
+-- Caller the cleanup job. Source: rule 13.
 create or replace function queen.purge_runs(p_limit integer)
 returns integer
 language plpgsql volatile

@@ -3,7 +3,7 @@
 -- Out    ascending, or descending with p_newest_first. The last row has no base: complete says whether nothing of the range is left out.
 --        accepted_at: of what waited in a spool.
 -- Locks  none: stored keys never change.
--- Caller src/store/cold.rs, read_keys. Source: data plane 3.5, 5.5; architecture 7.
+-- Caller src/store/cold.rs, read_keys. Source: data plane 3.5, 5.5.
 create or replace function queen.read_keys(
     p_partition bigint,
     p_from bigint,

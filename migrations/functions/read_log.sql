@@ -8,7 +8,7 @@
 --        kind 3: n1 partition, n2 group, whose lease ended; n3 1 if it has something left; at: end of a lease granted since. kind 4: a queue to read anew; without a name, all of them.
 --        asked_at: PostgreSQL's clock.
 -- Locks  none. The brokers are counted first: what one that is gone by then wrote, is read.
--- Caller src/store/log.rs, read. Source: architecture 13, rules 8, 10, 11, 12; operations 4.8.
+-- Caller src/store/log.rs, read. Source: rules 8, 10, 11, 12; operations 4.8.
 -- Costs  one index probe per writer without news.
 create or replace function queen.read_log(p_broker uuid, p_writers bigint[], p_seqs bigint[], p_incarnation text)
 returns table (

@@ -1,7 +1,7 @@
 -- read_records.sql: stored records that hold offsets in p_from..p_to, whole rows until p_bytes (inflated) or p_messages are reached.
 -- Out    ascending, at least one when there is one. The last row has no base: log_start says where the log begins, -1 when it is gone.
 -- Locks  none. log_start is read after the records: what it lies above may be missing, the rest is there.
--- Caller src/store/cold.rs, read_records. Source: data plane 4.3; binary forms 15.5.
+-- Caller src/store/cold.rs, read_records; queen.fetch. Source: data plane 4.3; binary forms 15.5.
 create or replace function queen.read_records(
     p_partition bigint,
     p_from bigint,

@@ -2,7 +2,7 @@
 -- In     parallel arrays: first and last offset of the run, number of the row.
 -- Out    what is there of them, with its place in the arrays.
 -- Locks  none: a stored row never changes.
--- Caller src/store/runs.rs, read_run_rows. Source: architecture 13, rule 13.
+-- Caller src/store/runs.rs, read_run_rows. Source: rule 13.
 create or replace function queen.read_run_rows(
     p_partition bigint,
     p_base bigint[],

@@ -3,7 +3,7 @@
 -- Out    before: stamp of the newest message stored below the run, null when there is none. The last row has no base:
 --        complete says whether there are no more runs.
 -- Locks  none.
--- Caller src/store/runs.rs, read_runs. Source: architecture 13, rule 13.
+-- Caller src/store/runs.rs, read_runs. Source: rule 13.
 create or replace function queen.read_runs(
     p_partition bigint,
     p_after_base bigint,

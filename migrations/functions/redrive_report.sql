@@ -1,6 +1,6 @@
 -- redrive_report.sql: a redrive as its routes show it.
 -- In     p_redrive: the row.
--- Caller start_redrive, get_redrive, cancel_redrive.
+-- Caller queen.start_redrive, queen.get_redrive.
 create or replace function queen.redrive_report(p_redrive queen.redrives)
 returns json
 language plpgsql stable

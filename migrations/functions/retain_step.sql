@@ -8,7 +8,7 @@
 -- Locks  its marker, skipping those of others. To move log_start: the partition row FOR UPDATE, SKIP LOCKED, then the
 --        cursors are read by a new statement: an answered seek is seen.
 -- Again  goes on where it was.
--- Caller src/jobs.rs. Source: data plane 12; operations 6.2, 6.3; architecture 13, rules 14, 25.
+-- Caller src/jobs/retention.rs. Source: data plane 12; operations 6.2, 6.3; rules 14, 25.
 create or replace function queen.retain_step(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

@@ -3,7 +3,7 @@
 -- Out    one row. window_secs: the shortest rule, in which nothing can become due. Whatever a rule says, a sink hold
 --        keeps what is younger than its maximum: what the sink has committed cannot be read yet.
 -- Locks  none.
--- Caller queen.retain_step. Source: data plane 12; operations 6.2.
+-- Caller queen.retain_step, queen.mark_partitions. Source: data plane 12; operations 6.2.
 create or replace function queen.retention_rules(p_queue queen.queues, p_now timestamptz)
 returns table (age timestamptz, completed timestamptz, eviction timestamptz, window_secs integer)
 language sql immutable

@@ -2,7 +2,7 @@
 -- Out    it lies before the start of every transaction that has written: a stamp is taken after its transaction began. A role
 --        that cannot see other roles' transactions gets a time a minute back, degraded.
 -- Locks  none. Cost: a look at the backends.
--- Caller changed_partitions, mark_partitions. Source: state plane 9; architecture 13, rule 4.
+-- Caller changed_partitions, mark_partitions. Source: state plane 9; rule 4.
 create or replace function queen.safe_time()
 returns table (at timestamptz, degraded boolean)
 language plpgsql volatile

@@ -6,7 +6,7 @@
 -- Does   looks at a thousand partitions at a time and ends after the step in which 10 ms have passed: reads and seedings of pushes and pops wait
 --        behind it on the same connection.
 -- Locks  none. Cost: 0.6 us of CPU for each partition looked at, of which two shards have half.
--- Caller src/store/cold.rs, scan. Source: data plane 4.3; architecture 13, rule 11.
+-- Caller src/store/cold.rs, scan. Source: data plane 4.3; rule 11.
 create or replace function queen.scan(
     p_queue uuid,
     p_group bigint,

@@ -3,7 +3,7 @@
 -- Out    one row per partition that exists; ord is its 1-based place. Cursor columns are null when the group is gone.
 -- Locks  group row FOR KEY SHARE, then the partition rows without a cursor FOR KEY SHARE in id order, then inserts in the same order.
 -- Again  harmless: an existing cursor is never seeded again.
--- Caller src/store/cold.rs, seed_cursors. Source: data plane 4.4; architecture 13, rules 6 and 24.
+-- Caller src/store/cold.rs, seed_cursors. Source: data plane 4.4; rules 6 and 24.
 drop function if exists queen.seed_cursors(bigint, text, timestamptz, bigint[]);
 create or replace function queen.seed_cursors(
     p_group bigint,

@@ -4,7 +4,7 @@
 -- Out    {"floors":n}: brokers that count.
 -- Locks  its row.
 -- Again  harmless.
--- Caller src/control.rs. Source: architecture 13, rule 14.
+-- Caller src/control.rs. Source: rule 14.
 create or replace function queen.set_spool_floor(p_tenant uuid, p_args jsonb)
 returns json
 language plpgsql volatile

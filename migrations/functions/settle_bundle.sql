@@ -8,7 +8,7 @@
 -- Does   tell a row by the transaction that wrote the line: segments are never updated, and the newest version of a cursor names the one that made it.
 -- Locks  the line's row: waits for the backend that runs the commit.
 -- Again  harmless.
--- Caller src/store/bundle.rs, settle_bundle. Source: architecture 13, rule 9.
+-- Caller src/store/bundle.rs, settle_bundle. Source: rule 9.
 create or replace function queen.settle_bundle(
     p_writer bigint,
     p_seq bigint,

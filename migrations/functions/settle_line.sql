@@ -3,7 +3,7 @@
 --        Fails where the commit is still under way after the caller's lock_timeout, or its writer is no more (57QW1).
 -- Locks  the line's row: waits for the backend that runs the commit.
 -- Again  harmless.
--- Caller queen.settle_append, queen.settle_moves, queen.settle_bundle. Source: architecture 13, rule 9.
+-- Caller queen.settle_append, queen.settle_moves, queen.settle_bundle. Source: rule 9.
 create or replace function queen.settle_line(p_writer bigint, p_seq bigint)
 returns xid
 language plpgsql volatile

@@ -1,6 +1,6 @@
 -- spool_floor.sql: now, or the oldest acceptance that some broker's spool still has: what evidence is counted from.
 -- Locks  none.
--- Caller queen.forget_evidence, queen.retain_step, queen.cleanup_partitions. Source: architecture 13, rule 14.
+-- Caller queen.forget_evidence, queen.retain_step, queen.cleanup_partitions. Source: rule 14.
 create or replace function queen.spool_floor()
 returns timestamptz
 language sql volatile

@@ -3,7 +3,7 @@
 -- Out    whether it was stored now.
 -- Locks  the new rows. Two brokers that store the same run: the second one waits for the first.
 -- Again  harmless.
--- Caller src/store/runs.rs, store_run. Source: architecture 13, rule 13.
+-- Caller src/store/runs.rs, store_run. Source: rule 13.
 create or replace function queen.store_run(
     p_partition bigint,
     p_base bigint,

@@ -3,7 +3,7 @@
 -- Out    an empty object.
 -- Locks  none.
 -- Again  harmless.
--- Caller src/http/pop.rs, when a pop has registered a conflating group. Source: data plane 4.10; architecture 13, rule 8.
+-- Caller src/core_thread/effects.rs, when a pop has registered a conflating group. Source: data plane 4.10; rule 8.
 create or replace function queen.touch_queue(p_tenant uuid, p_args jsonb)
 returns json
 language sql stable

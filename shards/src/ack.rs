@@ -71,7 +71,7 @@ pub fn span(cursor: &CursorView, last_offset: Offset) -> (Offset, Offset) {
 }
 
 /// The message that a conflating lease delivered. Its key is looked for there before anywhere else in the span, and
-/// means all of the span, also when the same key occurs further down. Source: data plane 4.10; architecture 13, rule 21.
+/// means all of the span, also when the same key occurs further down. Source: data plane 4.10; rule 21.
 pub fn delivered(cursor: &CursorView) -> Option<Offset> {
     cursor.batch_end.filter(|_| cursor.conflating)
 }

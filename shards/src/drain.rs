@@ -8,7 +8,7 @@
 //! around its own acceptance, or that has its very id: an earlier attempt.
 //!
 //! Holds: what is known of a key reaches through `through`, which is `verified` when the lane closes; the
-//! compare-and-set proves that nothing came after. Does not write. Source: architecture 13.15.
+//! compare-and-set proves that nothing came after. Does not write. Source: rule 15.
 
 use crate::calls::Pending;
 use crate::command::{Duplicate, Record};

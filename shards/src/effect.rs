@@ -203,7 +203,7 @@ pub struct CursorRow {
     pub lease_left_us: i64,
     pub batch_end: Option<Offset>,
     /// Of the span up to `batch_end` only the message there was delivered: its key means all of it, on any broker.
-    /// Source: architecture 13, rule 21.
+    /// Source: rule 21.
     pub conflating: bool,
     pub retry_count: u32,
     pub attempt_start: Option<Offset>,

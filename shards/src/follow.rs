@@ -3,7 +3,7 @@
 //!     Event::Log > lanes grew: offered to their groups > cursors are free again: forgotten, offered > queues changed
 //!
 //! Holds: an answer of the store that was asked for before teaches nothing that the log has overtaken. What is told twice
-//! does no harm. Does not read anything: whoever is woken asks. Source: architecture 13, rules 8, 10, 11.
+//! does no harm. Does not read anything: whoever is woken asks. Source: rules 8, 10, 11.
 
 use crate::calls::Pending;
 use crate::command::{Left, LogLane, Verdict};

@@ -3,7 +3,7 @@
 //!     a move that is answered `Gone`, a seeding without a row > the group is opened anew > FindPartitions > lanes that are gone go
 //!
 //! Holds: of other groups nothing is forgotten unless the partition is gone as well, and the store has said so. Source: data
-//! plane 11.6; architecture 13, rule 19.
+//! plane 11.6; rule 19.
 
 use crate::calls::Pending;
 use crate::command::Verdict;

@@ -2,7 +2,7 @@
 //! `rand_a` bit says that more partitions may share it, the one above that they may lie in several queues.
 //!
 //! An extend finds its cursor rows through the partition, so no hot row needs an index on the lease. 48 bits of
-//! milliseconds and 10 bits of counter keep ids of one partition apart. Source: architecture 13, rule 22.
+//! milliseconds and 10 bits of counter keep ids of one partition apart. Source: rule 22.
 
 use crate::ids::{LeaseId, PartitionId};
 

@@ -6,7 +6,7 @@
 //!
 //! Holds: no number, offset, version or record of one store is used on another one. What the disk holds stays: it is known
 //! by names and keys. Commits and calls that were asked for before are refused by the other store: the edge sees to that.
-//! Source: architecture 13, rule 12.
+//! Source: rule 12.
 
 use crate::bundle::BundleVerdict;
 use crate::command::Verdict;

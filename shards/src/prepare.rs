@@ -4,7 +4,7 @@
 //!     heard > window and tail follow when the record comes next, else the next commit finds out > wakes
 //!
 //! Holds: preparing reserves nothing and writes nothing; what is heard is taken over only where it fits exactly on what
-//! is remembered. Source: data plane 7; architecture 13, rules 5, 7 and 26.
+//! is remembered. Source: data plane 7; rules 5, 7 and 26.
 
 use crate::bundle::{News, PrepareLane, Prepared, PreparedLane, PreparedSet, first_stored};
 use crate::calls::Pending;

@@ -7,7 +7,7 @@
 //! Holds: one sealing per shard; a key is in the window or in a run at any time; a draft closes only when every run the
 //! lane has by then was probed for it, so dedup is as exact as with the window alone. Whatever is amiss with a run ends
 //! in a load from the segments. Below the budget nothing here runs.
-//! Source: architecture 4 (Exact dedup), 13.13.
+//! Source: rule 13.
 
 use crate::calls::Pending;
 use crate::effect::{Call, RunRow, StoreError, key_at};

@@ -10,7 +10,7 @@
 //! with equal ends are equal, whoever sealed them. A slice leaves the window after its run is stored, so a key is always
 //! in one of the two, and what a run holds is lower than what the window holds. When any of this happens is
 //! [`crate::seal`]'s.
-//! Source: architecture 13.13.
+//! Source: rule 13.
 
 mod filter;
 

@@ -4,7 +4,7 @@
 //!         > ack::rule > (read the message to dead-letter) > queue_move > verdict
 //!
 //! Holds: no verdict from memory alone, refusals included: each is confirmed by a move that the row still is as it was
-//! when it was decided. Source: data plane 5.4 to 5.6; architecture 13, rules 20 and 21.
+//! when it was decided. Source: data plane 5.4 to 5.6; rules 20 and 21.
 
 use crate::ack::{self, CursorView, Place, RETRIES_EXHAUSTED, Ruled};
 use crate::bundle::PreparedSet;

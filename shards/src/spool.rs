@@ -7,7 +7,7 @@
 //! waiting behind those in memory, so order crosses the boundary. A record that the store refuses keeps its place until
 //! the spool says whether it is tried again or set aside; its lane spools meanwhile. A lane in a commit is not touched: its later drafts
 //! wait for the outcome. Does not know files, nor whether there is a spool: then writes fail.
-//! Source: architecture 8, 13.17; operations 4.1.
+//! Source: architecture (When PostgreSQL is away), rule 17; operations 4.1.
 
 use crate::command::{Draft, DraftVerdict, DrainVerdict, Drained, SpoolId, SpoolRecord};
 use crate::effect::{Effect, StoreError};

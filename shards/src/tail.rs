@@ -1,7 +1,7 @@
 //! The newest records of one lane: what pops are served from without asking the store.
 //!
 //! Holds: records are adjacent in offsets, without holes; bytes are as stored. Fed only after a commit is known, cut
-//! when the lane moved otherwise. Does not know `log_start`: who reads must not ask below it. Source: architecture 13.26.
+//! when the lane moved otherwise. Does not know `log_start`: who reads must not ask below it. Source: rule 26.
 
 use crate::command::{Codec, Duplicate, Record};
 use crate::ids::{MessageId, Offset, Stamp};

@@ -10,7 +10,7 @@
 //! more than one chunk or one sub-table of about 6,000 positions.
 //!
 //! Does not know how far back it reaches, nor what the window length is: both are the caller's.
-//! Source: architecture 4 (Exact dedup), 13.13; data plane 3.5.
+//! Source: rule 13; data plane 3.5.
 
 mod index;
 mod slab;

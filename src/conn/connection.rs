@@ -536,7 +536,7 @@ impl<S: Service> Connection<S> {
     /// answer does not have them: they go back. One that was cut off may have read the answer and work on it; then the
     /// claims stay its own until their lease ends, as no two leases may overlap.
     ///
-    /// Source: data plane 4.5; architecture 13, rule 23 (what cannot be *written* goes back).
+    /// Source: data plane 4.5; rule 23 (what cannot be *written* goes back).
     async fn confirm(&mut self) {
         if self.unconfirmed.is_none() || !self.left || is(Bug::AnswerDeadPoll) {
             return;

@@ -2,7 +2,7 @@
 //! before it there, and for nothing else.
 //!
 //! Holds: a connection's changes are committed under a writer of its own, so that no row of the log is waited for by a
-//! change on another connection. Source: architecture 13, rule 8.
+//! change on another connection. Source: rule 8.
 
 use crate::state::{StateCall, StateReply, Way};
 use crate::store::{self, Conn, Incarnation};

@@ -120,7 +120,7 @@ impl Core {
     /// A commit decided on the store `on`. Where its answer is lost, the log is asked what became of it, for [`SETTLE_MAX`]:
     /// `settle` gives the answer that was lost, or `None` when nothing was written and nothing will be.
     ///
-    /// Source: architecture 13, rule 9.
+    /// Source: rule 9.
     async fn commit<T>(
         &self,
         conn: impl Fn(&Connections) -> &Conn,

@@ -26,7 +26,7 @@ impl Binaries {
 
 /// The binaries to use: those of `wanted`, the major an existing data directory was made by, else the newest.
 ///
-/// Looks where `pg_config --bindir` says, in /usr/lib/postgresql/*/bin and along PATH. Source: architecture 9.
+/// Looks where `pg_config --bindir` says, in /usr/lib/postgresql/*/bin and along PATH.
 pub fn find(wanted: Option<u32>) -> Result<Binaries, EmbeddedError> {
     let mut found = BTreeMap::new();
     for dir in candidates() {

@@ -1,6 +1,6 @@
 //! `POST /api/v1/lease/:leaseId/extend`: lengthens every live claim of a lease.
 //!
-//! Source: data plane 6; architecture 13, rule 22 (the lease id says where its claims are).
+//! Source: data plane 6; rule 22 (the lease id says where its claims are).
 
 use super::refusals::{Refusal, json_text};
 use super::routes::Params;

@@ -538,7 +538,7 @@ async fn matching(
 }
 
 /// Shards that own something of `from`, the one to ask first in front: it rotates per (queue, group), so that the
-/// backlog of one shard cannot hide another's. Source: architecture 13, rule 23.
+/// backlog of one shard cannot hide another's. Source: rule 23.
 fn owners(from: &PopFrom, group: &str, shards: usize) -> Vec<usize> {
     match from {
         PopFrom::Partition(lane) => vec![lane.owner(shards)],

@@ -104,7 +104,7 @@ impl On<'_> {
     /// Runs one call that may be repeated, unless this is another store: then it fails, and nothing was done. `sql` has no
     /// condition of its own.
     ///
-    /// Source: architecture 13, rule 12.
+    /// Source: rule 12.
     pub(super) async fn run(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
         let Some(means) = self.means else { return run(self.client, Nature::Repeatable, sql, params).await };
         let sql = format!("{sql} where queen.is_incarnation(${})", params.len() + 1);

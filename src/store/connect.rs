@@ -29,7 +29,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 use tokio_postgres::{AsyncMessage, Config, Connection, NoTls};
 
-/// Of a connection's read and write buffer. 8 KiB, the default, costs five times the CPU (architecture 12).
+/// Of a connection's read and write buffer. 8 KiB, the default, costs five times the CPU.
 const BUFFER_BYTES: usize = 256 * 1024;
 /// Longest an attempt at one place, name resolution and log-in included, may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ const CANCEL_MAX: Duration = Duration::from_secs(2);
 /// First and longest pause between attempts; it doubles, less up to half at random.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// A peer that acknowledges nothing for so long is gone. Source: architecture 8 (noticed within 10 s).
+/// A peer that acknowledges nothing for so long is gone. Source: architecture, When PostgreSQL is away (noticed within 10 s).
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Where the configuration says nothing. Source: operations 1.3.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);

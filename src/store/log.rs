@@ -4,7 +4,7 @@
 //!     read: positions > what came after them, once each > new positions
 //!
 //! Holds: a writer has one commit in flight and numbers those that were committed without a gap, so a reader with a
-//! position per writer misses nothing, or learns that it did. Source: architecture 13, rules 8 to 12.
+//! position per writer misses nothing, or learns that it did. Source: rules 8 to 12.
 
 use crate::store::client::{Client, run};
 use crate::store::failure::Nature;
@@ -34,7 +34,7 @@ impl Line {
 
 /// Which store it is, in PostgreSQL's own words: cluster, timeline, database, and since when the server runs. Another one
 /// after a failover, a restore and a restart: numbers, offsets and rows may have gone back, so nothing that is remembered of
-/// one may meet the other. Source: architecture 13, rule 12.
+/// one may meet the other. Source: rule 12.
 pub type Incarnation = Arc<str>;
 
 /// Whether `is` may be what `was` has been, with a server that was started again. Its data may still be older.

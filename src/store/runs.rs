@@ -1,4 +1,4 @@
-//! Sealed runs of dedup keys: stored whole, read by row. Source: architecture 13.13.
+//! Sealed runs of dedup keys: stored whole, read by row. Source: rule 13.
 
 use crate::store::client::{Client, On, run};
 use crate::store::failure::Nature;

@@ -1,5 +1,5 @@
 //! Black box: two brokers on one database. What one answered, the other one sees; none depends on the other. Source:
-//! operations 7; data plane 3.4 (a pop after the answer must see it); architecture 13, rules 8 to 11.
+//! operations 7; data plane 3.4 (a pop after the answer must see it); rules 8 to 11.
 
 #[path = "../http/harness/mod.rs"]
 mod harness;

@@ -1,4 +1,4 @@
-//! Everything that takes locks, at once: no deadlock, no 5xx. Architecture 13, rules 2, 3 and 25; issue 3, item 1.
+//! Everything that takes locks, at once: no deadlock, no 5xx. Rules 2, 3 and 25.
 
 use crate::harness::{Setup, encode, shared_postgres, unique};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What shares a commit, and who does not suffer for whom. Architecture 13, rules 1, 5, 7, 20, 26, 27.
+//! What shares a commit, and who does not suffer for whom. Rules 1, 5, 7, 20, 26, 27.
 
 use crate::harness::{Setup, at_once, eventually, shared_postgres, unique};
 use serde_json::json;

@@ -276,7 +276,7 @@ rules! {
     }
 }
 
-/// Architecture 13, rule 21: the mark is in the row, so a broker that never saw the lease knows what its key means.
+/// Rule 21: the mark is in the row, so a broker that never saw the lease knows what its key means.
 #[test]
 fn the_mark_of_a_conflating_lease_outlives_the_broker() {
     let b = Setup::clean().start();

@@ -4,6 +4,24 @@ use crate::harness::{Broker, Setup, at_once, eventually, free_port, scratch_dir,
 use serde_json::json;
 use std::time::{Duration, Instant};
 
+/// Who asks what the program is gets an answer, not a broker.
+#[test]
+fn help_and_version_start_nothing() {
+    for (argument, says) in [("--help", "settings are environment variables"), ("--version", env!("CARGO_PKG_VERSION"))]
+    {
+        let home = scratch_dir(argument.trim_matches('-'));
+        let asked = std::process::Command::new(env!("CARGO_BIN_EXE_queen"))
+            .arg(argument)
+            .env_clear()
+            .env("QUEEN_DATA_DIR", &home)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8(asked.stdout).expect("text");
+        assert!(asked.status.success() && said.contains(says), "{said}");
+        assert_eq!(std::fs::read_dir(&home).expect("the directory").count(), 0, "nothing was made");
+    }
+}
+
 #[test]
 fn sigterm_answers_a_hundred_parked_polls_with_204_within_2_s() {
     let b = Setup::clean().start();

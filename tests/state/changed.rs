@@ -1,4 +1,4 @@
-//! `safeTime` of partitions/changed. Data plane 13.2; architecture 13, rule 4.
+//! `safeTime` of partitions/changed. Data plane 13.2; rule 4.
 
 use crate::cluster::Db;
 use crate::{number, queue};

@@ -1,4 +1,4 @@
-//! `queen.delete_queue` and `queen.purge_dead`: data plane 8.7; architecture 13, rule 3.
+//! `queen.delete_queue` and `queen.purge_dead`: data plane 8.7; rule 3.
 
 use crate::cluster::Db;
 use crate::{cursor, number, queue};
@@ -146,7 +146,7 @@ fn an_interrupted_deletion_is_finished_by_the_clean_up() {
     assert_eq!(db.sql(left), "0 0 0 0");
 }
 
-/// Waiting lockers in one order do not deadlock; appends, which skip, never wait. Source: architecture 13, rule 3.
+/// Waiting lockers in one order do not deadlock; appends, which skip, never wait. Source: rule 3.
 #[test]
 fn deletes_and_ordered_lockers_do_not_deadlock() {
     let db = Db::new();

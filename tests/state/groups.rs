@@ -1,4 +1,4 @@
-//! Consumer groups: data plane 11; architecture 13, rules 3, 19, 25.
+//! Consumer groups: data plane 11; rules 3, 19, 25.
 
 use crate::cluster::Db;
 use crate::{cursor, queue};
@@ -144,7 +144,7 @@ fn a_subscription_is_rewritten_on_every_queue() {
     assert_eq!(db.sql("select distinct committed from queen.cursors"), "1");
 }
 
-/// Seeks, deletes and what waits in the same order do not deadlock. Source: architecture 13, rule 3.
+/// Seeks, deletes and what waits in the same order do not deadlock. Source: rule 3.
 #[test]
 fn seeks_and_deletes_do_not_deadlock() {
     let db = Db::new();

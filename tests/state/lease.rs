@@ -1,4 +1,4 @@
-//! `queen.extend_lease`: data plane 6; architecture 13, rule 22.
+//! `queen.extend_lease`: data plane 6; rule 22.
 
 use crate::cluster::Db;
 use crate::{cursor, number, queue};

@@ -160,7 +160,7 @@ fn keys_outlive_their_segments_until_their_clock_has_passed() {
     assert_eq!(db.sql("select count(*) from queen.evidence_marks"), "0");
 }
 
-/// Architecture 13, rule 14.
+/// Rule 14.
 #[test]
 fn evidence_stays_while_a_spool_may_need_it() {
     let db = Db::new();

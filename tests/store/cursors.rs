@@ -1,4 +1,4 @@
-//! Claims, acks, releases: compare-and-set of cursor rows. Source: data plane 4.3, 5.4; architecture 13, rules 19, 20.
+//! Claims, acks, releases: compare-and-set of cursor rows. Source: data plane 4.3, 5.4; rules 19, 20.
 
 use crate::support::*;
 use queen::store;
@@ -39,7 +39,7 @@ async fn read(db: &Db, p: PartitionId) -> CursorRow {
     found[0].expect("a cursor").1
 }
 
-/// The mark comes and goes with the lease, and every way to read a cursor tells of it. Architecture 13, rule 21.
+/// The mark comes and goes with the lease, and every way to read a cursor tells of it. Rule 21.
 #[test]
 fn a_conflating_lease_is_marked_in_the_row() {
     on_store(async |db| {

@@ -1,4 +1,4 @@
-//! The embedded PostgreSQL: starts, restarts, and what it refuses. Source: architecture 9 and 13, rule 28.
+//! The embedded PostgreSQL: starts, restarts, and what it refuses. Source: rule 28.
 
 use crate::support::*;
 use queen::embedded::{Embedded, EmbeddedError, Status};

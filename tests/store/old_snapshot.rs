@@ -17,7 +17,7 @@ async fn walks(client: &Client) -> i64 {
     client.query_typed(sql, &[]).await.unwrap()[0].get(0)
 }
 
-/// Source: architecture 11 (nothing grows with what is idle).
+/// Source: architecture, Statements (nothing grows with what is idle).
 #[test]
 fn commits_find_their_rows_where_they_lie() {
     on_store(async |db| {

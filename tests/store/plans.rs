@@ -1,5 +1,5 @@
 //! The plans of the statements inside the functions, on tables of a realistic size: nothing is scanned whole, and
-//! nothing is joined row by row with rows that have no index. Source: architecture 4.
+//! nothing is joined row by row with rows that have no index. Source: architecture (Statements).
 
 use crate::support::*;
 use queen::store::log;
@@ -455,7 +455,7 @@ fn a_plan_made_on_empty_tables_serves_when_they_are_full() {
     }
 }
 
-/// All hot updates stay on their page: no index is touched. Source: architecture 7.
+/// All hot updates stay on their page: no index is touched.
 #[test]
 fn pushes_and_moves_are_hot_updates() {
     on_store(async |db| {

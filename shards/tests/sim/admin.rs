@@ -8,7 +8,7 @@ use queen_shards::ids::{GroupId, LeaseId, Offset, PartitionId, QueueId, Stamp};
 use std::sync::Arc;
 
 impl Store {
-    /// First step of retention: `log_start` moves up to a segment's edge. Source: architecture 13.14.
+    /// First step of retention: `log_start` moves up to a segment's edge. Source: rule 14.
     pub fn move_log_start(&mut self, rng: &mut Rng, id: PartitionId) -> Option<Offset> {
         let log_start = self.partitions[&id].log_start;
         let rows = self.segments.range((id, log_start)..=(id, Offset(i64::MAX)));

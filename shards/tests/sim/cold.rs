@@ -225,7 +225,7 @@ impl Store {
         }
     }
 
-    /// The cursor of a group on a partition, made when missing. Source: data plane 4.4; architecture 13.24.
+    /// The cursor of a group on a partition, made when missing. Source: data plane 4.4; rule 24.
     fn seeded(&mut self, now: Stamp, id: PartitionId, group: GroupId, start: Start) -> Option<SeededCursor> {
         let partition = self.partitions.get(&id)?;
         self.groups.get(&group)?;

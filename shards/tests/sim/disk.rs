@@ -2,7 +2,7 @@
 //! answers. What breaks: writes that fail, answers that a restart swallows, maintenance.
 //!
 //! Holds: a record is durable before its answer sets out; answers and records of a shard arrive in the order in which
-//! they set out. Source: architecture 8, 13.17.
+//! they set out. Source: architecture (When PostgreSQL is away), rule 17.
 
 use crate::coverage::Thing;
 use crate::oracle::At;

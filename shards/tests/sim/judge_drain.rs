@@ -1,5 +1,5 @@
 //! What becomes of `buffered`: stored once, in order, or rightly found stored before. Source: reliability C1, C3, C5,
-//! C11; architecture 13.15, 13.17.
+//! C11; rules 15 and 17.
 
 use crate::coverage::Thing;
 use crate::frame;
@@ -53,7 +53,7 @@ impl Oracle {
             self.fail(Some(id), &format!("offset {offset} for a message sent after {floor} was answered"));
         }
         if matches!(asked.ask, Ask::Bundle(_)) {
-            // Order between a transaction and the spool is not promised. Source: architecture 13.18.
+            // Order between a transaction and the spool is not promised. Source: rule 18.
             return;
         }
         let lane = (broker, pushed.queue.clone(), pushed.partition.clone());

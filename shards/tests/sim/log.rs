@@ -1,4 +1,4 @@
-//! The commit log: what a broker committed, the others read a while later. Source: architecture 13, rules 8, 10, 11.
+//! The commit log: what a broker committed, the others read a while later. Source: rules 8, 10, 11.
 //!
 //!     a commit > a line at the store ... Due::ReadLog > Due::LogAtStore > Due::HearLog > Event::Log at every shard
 //!

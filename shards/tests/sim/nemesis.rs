@@ -122,7 +122,7 @@ impl World {
         let Some(id) = self.any_partition() else { return };
         let queue = &self.oracle.ledger.queues[&self.oracle.ledger.parts[&id].queue];
         let window = queue.versions.iter().map(|(_, _, options)| options.dedup_secs).max().unwrap_or(0).max(3);
-        // Nor what an undrained record of any broker may need. Source: architecture 13.14.
+        // Nor what an undrained record of any broker may need. Source: rule 14.
         let floor = self.disks.iter().filter_map(|disk| disk.floor()).min().unwrap_or(Stamp(i64::MAX));
         let newest = self.moment().stamp.min(floor);
         let newest = self.oracle.oldest_push().map_or(newest, |oldest| newest.min(oldest));

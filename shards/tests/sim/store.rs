@@ -1,7 +1,7 @@
 //! A PostgreSQL of our own: the tables, and what the two hot statements do to them.
 //!
 //! Holds: every call is one atomic step under one clock. Cold calls are in [`crate::cold`], what other people do to
-//! the tables (retention, configure, delete, seek) in [`crate::admin`]. Source: effect.rs; architecture 4, 5, 13.
+//! the tables (retention, configure, delete, seek) in [`crate::admin`]. Source: effect.rs; docs/rules.md.
 
 use crate::rng::Rng;
 use bytes::Bytes;

@@ -175,7 +175,7 @@ fn autopilot_chooses_what_was_not_sent() {
     assert_eq!(of(Route::Discovery, "consumerGroup=g&task=t"), (1, 200, None));
 }
 
-/// Architecture 13, rule 23.
+/// Rule 23.
 #[test]
 fn the_shard_asked_first_rotates_per_queue_and_group() {
     let queue = |name: &str| PopFrom::Queue { tenant: TenantId::DEFAULT, queue: name.into() };

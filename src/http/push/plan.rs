@@ -58,7 +58,7 @@ pub struct Plan {
 
 /// Runs layer 1, and builds frames and keys once. `ids`: one minted id per item.
 ///
-/// Linear in the body. Source: data plane 3.4, 3.5; architecture 4.
+/// Linear in the body. Source: data plane 3.4, 3.5; architecture (The life of a push).
 pub fn plan(sender: Sender<'_>, parsed: &Parsed<'_>, ids: &[MessageId], keys: &KeyHasher, zstd_level: i32) -> Plan {
     build(sender, parsed, ids, keys, zstd_level, Leaders::of(parsed))
 }

@@ -5,7 +5,7 @@
 //! Holds: every process started here ends with the test binary, also when that is killed; everything lives under one
 //! temporary directory; a test that fails shows the end of its broker's log. Nothing here knows the code of the broker.
 
-#![allow(dead_code, unused_imports, unused_macros)] // Two test binaries share this room and use different parts of it.
+#![allow(dead_code, unused_imports, unused_macros)] // Several test binaries share this room and use different parts of it.
 
 mod broker;
 mod client;
