@@ -33,7 +33,7 @@ const RING_MEMORY: usize = 1 << 20;
 const RING_DEPTH: usize = 64;
 /// Between tries to make a directory that cannot be made.
 const DIR_PAUSE: Duration = Duration::from_secs(1);
-/// What is written beside a backlog of which nothing was drained for so long is not only waiting for its turn.
+/// What is written beside a backlog of which nothing was decided for so long is not only waiting for its turn.
 const DRAINS_WITHIN: Duration = Duration::from_secs(2);
 /// A full mailbox of a shard is tried again after this.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
@@ -168,7 +168,8 @@ async fn serve<D: Disk>(disk: D, spool: &Spool, setup: &Setup, keeper: &mut Keep
     spool.status().recovering(files.has_any());
     let (surveying, round_began) = (Some(FoundLanes::new()), Instant::now());
     let told_read = (false, Vec::new());
-    let mut server = Server { files, spool, setup, keeper, early, surveying, told_read, round_began, drained: None };
+    let mut server =
+        Server { files, spool, setup, keeper, early, surveying, told_read, round_began, drains: None, drained: false };
     while server.turn().await {}
     true
 }
@@ -186,8 +187,10 @@ struct Server<'a, D: Disk> {
     /// When a round of tries of what was refused or could not be read began. The pulse of the store wakes the thread for the
     /// next one.
     round_began: Instant,
-    /// When a record was stored last.
-    drained: Option<Instant>,
+    /// When the store decided of a record last, or draining began.
+    drains: Option<Instant>,
+    /// Whether records were handed over at the last turn.
+    drained: bool,
 }
 
 impl<D: Disk> Server<'_, D> {
@@ -225,13 +228,15 @@ impl<D: Disk> Server<'_, D> {
                 ToSpool::Stop { done } => stop = Some(done),
             }
         }
+        let drains = self.early.drains() && self.surveying.is_none();
+        if drains && !self.drained || !decided.is_empty() {
+            self.drains = Some(Instant::now());
+        }
+        self.drained = drains;
         if !records.is_empty() {
             self.write(writes, &records).await;
         }
         let mut gone = Vec::new();
-        if decided.iter().any(|(_, verdict)| matches!(verdict, DrainVerdict::Stored { .. })) {
-            self.drained = Some(Instant::now());
-        }
         for (id, verdict) in decided {
             if self.files.decide(id, verdict).await {
                 gone.push(id);
@@ -260,7 +265,7 @@ impl<D: Disk> Server<'_, D> {
         let waited = self.spool.status().numbers().pending;
         let answers = self.files.append(records).await;
         // Beside a backlog that is being drained a push waits for its turn: that alone says nothing of the store.
-        let drains = waited > 0 && self.drained.is_some_and(|at| at.elapsed() < DRAINS_WITHIN);
+        let drains = waited > 0 && self.drains.is_some_and(|at| at.elapsed() < DRAINS_WITHIN);
         if !drains && answers.contains(&true) {
             self.outage();
         }

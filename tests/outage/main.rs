@@ -110,6 +110,13 @@ fn check_order(producer: &Producer<'_>, stored: &BTreeMap<String, Vec<(String, S
     }
 }
 
+/// How often the log says that buffering began, and that it ended. Source: operations 4.7.
+fn transitions(broker: &Broker) -> (usize, usize) {
+    let log = broker.log();
+    let count = |text: &str| log.matches(text).count();
+    (count("entering buffered mode (degraded durability)"), count("DB recovered"))
+}
+
 fn spool_files(broker: &Broker) -> Vec<String> {
     let entries = std::fs::read_dir(broker.spool_dir()).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();

@@ -101,6 +101,7 @@ fn switching_under_load_loses_nothing_and_keeps_the_order() {
             check_order(producer, &stored);
         }
     });
+    assert_eq!(transitions(&broker), (0, 0), "the store was never away\n{}", broker.log());
 }
 
 #[test]

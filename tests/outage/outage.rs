@@ -41,13 +41,6 @@ fn order_crosses_the_boundary(runtime: &str) {
     assert_eq!(transitions(&broker), (3, 3), "{}", broker.log());
 }
 
-/// How often the log says that buffering began, and that it ended. Source: operations 4.7.
-fn transitions(broker: &Broker) -> (usize, usize) {
-    let log = broker.log();
-    let count = |text: &str| log.matches(text).count();
-    (count("entering buffered mode (degraded durability)"), count("DB recovered"))
-}
-
 /// Pushes wait behind what is still to be drained, also when the store has long been back.
 #[test]
 fn an_outage_is_told_once_however_many_pushes_wait_behind_its_backlog() {

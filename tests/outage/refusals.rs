@@ -144,6 +144,7 @@ fn many_refused_records_of_a_partition_hold_up_no_other_one() {
         slowest = slowest.max(asked.elapsed());
         assert!(began.elapsed() < 3 * harness::PATIENCE, "{}", buffers(&broker));
     }
+    assert_eq!(transitions(&broker), (1, 1), "a refusal is no outage\n{}", broker.log());
     println!("{POISON} refused among {}: {:?}; slowest live push {slowest:?}", THREADS * EACH, began.elapsed());
     assert!(slowest < LIVE_MAX, "{slowest:?}");
     assert_eq!(broker.metric("queen_file_buffer_quarantined_files"), Some(POISON as f64));
