@@ -263,8 +263,6 @@ impl Control {
                 is = incarnation,
             );
         }
-        // Its clock may lag behind.
-        self.shared.safe_time.store(0, Ordering::Release);
         for shard in 0..self.shared.shards {
             let other = Mail::OtherStore { incarnation: incarnation.clone(), clock: read.clock };
             self.shared.hub.send_wait(shard, other).await;

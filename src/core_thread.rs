@@ -17,7 +17,7 @@ use crate::conn::Answers;
 use crate::flags::{Flags, Memory};
 use crate::gate::Gate;
 use crate::limits::ALONE_MAX;
-use crate::mail::{Mail, Maintenance, Shared, Switch, ToShard, now};
+use crate::mail::{Mail, Maintenance, SafeTime, Shared, Switch, ToShard, now};
 use crate::mint::{random_bits, unix_millis, uuid_v7};
 use crate::rt;
 use crate::slots::{Slots, Waiting};
@@ -38,8 +38,8 @@ use std::collections::HashSet;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -271,18 +271,22 @@ impl Core {
         self.store_up.get()
     }
 
-    /// The latest `safeTime` that was answered of this store.
-    pub fn safe_time(&self) -> Stamp {
-        Stamp(self.shared.safe_time.load(Ordering::Acquire))
+    /// The latest `safeTime` that was answered.
+    pub fn safe_time(&self) -> SafeTime {
+        self.shared.safe_time.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The `safeTime` to answer where PostgreSQL says `now` to a request that was asked of it when `before` had been answered: not
+    /// The `safeTime` to answer where the store says `now` to a request that was asked of it when `before` had been answered: not
     /// less than that, for a transaction that had not written by then may have begun earlier, but stamps what it writes afterwards.
-    /// And not more, for what was answered meanwhile says nothing of what this request has read. Source: state plane 9, CHG-4.
-    pub fn next_safe_time(&self, before: Stamp, now: Stamp) -> Stamp {
-        let safe = before.max(now);
-        self.shared.safe_time.fetch_max(safe.0, Ordering::AcqRel);
-        safe
+    /// Not more, for what was answered meanwhile says nothing of what this request has read. And nothing of what another store
+    /// was: its clock may lag behind. Source: state plane 9, CHG-3, CHG-4.
+    pub fn next_safe_time(&self, before: &SafeTime, now: SafeTime) -> Stamp {
+        let at = if before.store == now.store { before.at.max(now.at) } else { now.at };
+        let mut latest = self.shared.safe_time.lock().unwrap_or_else(PoisonError::into_inner);
+        if latest.store != now.store || latest.at < at {
+            *latest = SafeTime { at, ..now };
+        }
+        at
     }
 
     /// What messages of a request carry of it.

@@ -7,7 +7,7 @@ use crate::state::{StateCall, StateReply};
 use crate::store::{Incarnation, Target};
 use queen_shards::command::{Command, Drained, Left, LogLane, SpoolId, Verdict};
 use queen_shards::ids::{GroupId, Micros, PartitionId, Slot, Stamp, TenantId};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -136,8 +136,16 @@ pub struct Shared {
     pub readiness: Arc<Readiness>,
     /// PostgreSQL's clock as it was reckoned at the start, for what is accepted before it is read.
     pub clock: (Stamp, Micros),
-    /// The latest `safeTime` that this broker answered of this store, in microseconds.
-    pub safe_time: Arc<AtomicI64>,
+    /// The latest `safeTime` that this broker answered, and of which store.
+    pub safe_time: Arc<Mutex<SafeTime>>,
+}
+
+/// A time below which every stamp of a store is committed and visible. Source: state plane 9.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SafeTime {
+    /// As `queen.incarnation` says it.
+    pub store: Arc<str>,
+    pub at: Stamp,
 }
 
 /// One of the operator's switches.

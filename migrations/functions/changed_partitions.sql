@@ -1,6 +1,6 @@
 -- changed_partitions.sql: partitions written since an instant, for many queues, and the time up to which that is all.
 -- In     p_args: entries [{queue, since text or null, after bigint (null: no cursor of ours), limit}].
--- Out    {"safeTime","degraded","entries":[...]}, entries in order, in the shape of the answer; next: the last number.
+-- Out    {"safeTime","store","degraded","entries":[...]}, entries in order, in the shape of the answer; next: the last number.
 -- Does   safeTime (queen.safe_time) is read before the data.
 -- Locks  none. Cost: a walk over the partitions of a queue until limit are found.
 -- Caller src/http/fetch.rs. Source: state plane 9; rule 4.
@@ -63,6 +63,6 @@ begin
             'partitions', coalesce(v_page, '[]'),
             'next', case when v_count = v_limit and v_count > 0 then v_last::text end);
     end loop;
-    return json_build_object('safeTime', queen.utc_us(v_safe), 'degraded', coalesce(v_blind, false), 'entries', array_to_json(v_out));
+    return json_build_object('safeTime', queen.utc_us(v_safe), 'store', queen.incarnation(), 'degraded', coalesce(v_blind, false), 'entries', array_to_json(v_out));
 end;
 $$;

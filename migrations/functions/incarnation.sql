@@ -8,7 +8,7 @@
 -- Fails  on a standby: its timeline is not its own yet.
 -- Locks  none.
 -- Costs  nothing to speak of once the session knows; some 20 us the first time, when the control file is read.
--- Caller queen.log_commit, queen.is_incarnation, queen.read_log. Source: rule 12.
+-- Caller queen.log_commit, queen.is_incarnation, queen.read_log, queen.changed_partitions. Source: rule 12.
 create or replace function queen.incarnation()
 returns text
 language plpgsql stable

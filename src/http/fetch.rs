@@ -13,6 +13,7 @@ use super::routes::Params;
 use super::{Request, Response};
 use crate::cipher::{self, Cipher};
 use crate::core_thread::Core;
+use crate::mail::SafeTime;
 use crate::rt;
 use crate::state::StateFn;
 use queen_shards::ids::{PartitionId, Stamp};
@@ -205,8 +206,9 @@ pub async fn changed(core: &Rc<Core>, request: &Request, _: &Params) -> Response
         Err(refused) => refused,
         Ok(reply) => {
             let now = reply["safeTime"].as_str().and_then(parse_stamp).unwrap_or(Stamp(0));
+            let now = SafeTime { store: reply["store"].as_str().unwrap_or_default().into(), at: now };
             let mut safe = Vec::new();
-            push_stamp(&mut safe, core.next_safe_time(before, now));
+            push_stamp(&mut safe, core.next_safe_time(&before, now));
             let body = json!({"safeTime": String::from_utf8_lossy(&safe), "safeTimeDegraded": reply["degraded"], "entries": reply["entries"]});
             Response::json(200, body.to_string())
         }
