@@ -148,7 +148,9 @@ where not exists (select from queen.partitions as p where p.queue_id = n.queue_i
 delete from queen.cursor_keys as k
 where not exists (select from queen.cursors as c where c.partition_id = k.partition_id and c.group_id = k.group_id);
 
--- Rows that were made anew while the key of an earlier one was there still, which has just gone.
+-- Rows that were made anew while the key of an earlier one was there still, which has just gone: first waits until they are committed.
+do $$ begin lock table queen.partitions in share row exclusive mode; end $$;
+do $$ begin lock table queen.cursors in share row exclusive mode; end $$;
 insert into queen.partition_names (queue_id, name)
 select p.queue_id, p.name
 from queen.partitions as p

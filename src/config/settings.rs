@@ -119,7 +119,7 @@ pub const GROUPS: &[Group] = &[
                 .derived("`/var/lib/queen` as root, else `queen` in the XDG data directory"),
             Setting::text("QUEEN_TLS_CERT", "", "PEM file of a certificate and its chain: with it and `QUEEN_TLS_KEY` the port speaks TLS only. SIGHUP reads both again."),
             Setting::text("QUEEN_TLS_KEY", "", "PEM file of its private key."),
-            Setting::text("QUEEN_SERVER_ID", "", "Name of this broker in logs and metrics. Nothing routes on it.")
+            Setting::text("QUEEN_SERVER_ID", "", "Name of this broker in logs and metrics, its own among those of a database. Nothing routes on it.")
                 .derived("`HOSTNAME`, else `queen-` and 8 hex digits"),
         ],
     },
