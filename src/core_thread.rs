@@ -276,16 +276,12 @@ impl Core {
         self.shared.safe_time.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The `safeTime` to answer where the store says `now` to a request that was asked of it when `before` had been answered: not
-    /// less than that, for a transaction that had not written by then may have begun earlier, but stamps what it writes afterwards.
-    /// Not more, for what was answered meanwhile says nothing of what this request has read. And nothing of what another store
-    /// was: its clock may lag behind. Source: state plane 9, CHG-3, CHG-4.
+    /// What to answer where the store says `now` to a request that was asked of it when `before` had been answered, which is
+    /// remembered for those that come.
     pub fn next_safe_time(&self, before: &SafeTime, now: SafeTime) -> Stamp {
-        let at = if before.store == now.store { before.at.max(now.at) } else { now.at };
-        let mut latest = self.shared.safe_time.lock().unwrap_or_else(PoisonError::into_inner);
-        if latest.store != now.store || latest.at < at {
-            *latest = SafeTime { at, ..now };
-        }
+        let next = now.after(before);
+        let at = next.at;
+        self.shared.safe_time.lock().unwrap_or_else(PoisonError::into_inner).raise(next);
         at
     }
 

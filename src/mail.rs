@@ -148,6 +148,26 @@ pub struct SafeTime {
     pub at: Stamp,
 }
 
+impl SafeTime {
+    /// What to answer of a request that was asked of the store when `before` had been answered, and brought this: not less than
+    /// that, for a transaction that had not written by then may have begun earlier, but stamps what it writes afterwards. What was
+    /// answered meanwhile does not count: it says nothing of what this request has read. Nor does another store: its clock may
+    /// have been ahead. Source: state plane 9, CHG-3, CHG-4.
+    pub fn after(self, before: &SafeTime) -> SafeTime {
+        match self.store == before.store {
+            true => SafeTime { at: self.at.max(before.at), ..self },
+            false => self,
+        }
+    }
+
+    /// This is the latest answer, and now another one was given.
+    pub fn raise(&mut self, answered: SafeTime) {
+        if self.store != answered.store || self.at < answered.at {
+            *self = answered;
+        }
+    }
+}
+
 /// One of the operator's switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
@@ -270,5 +290,23 @@ mod tests {
         let newer = switches.note_turn(Switch::Pop);
         switches.stored(Switch::Pop, newer - 1);
         assert_eq!(switches.unstored(Switch::Pop), Some((false, newer)), "the turn before it was stored");
+    }
+
+    #[test]
+    fn a_safe_time_never_decreases_and_is_of_one_store() {
+        let of = |store: &str, at| SafeTime { store: store.into(), at: Stamp(at) };
+        let mut latest = SafeTime::default();
+        let mut answer = |before: &SafeTime, now: SafeTime| {
+            let next = now.after(before);
+            latest.raise(next.clone());
+            (next.at.0, latest.clone())
+        };
+        let (first, after_first) = answer(&SafeTime::default(), of("a", 70));
+        let (second, after_second) = answer(&after_first, of("a", 60));
+        assert_eq!((first, second), (70, 70), "a transaction that began at 60 has written since");
+        let (slow, after_slow) = answer(&SafeTime::default(), of("a", 50));
+        assert_eq!((slow, &after_slow), (50, &after_second), "what it read is older than what was answered meanwhile");
+        let (other, after_other) = answer(&after_slow, of("b", 30));
+        assert_eq!((other, after_other), (30, of("b", 30)), "the clock of another store");
     }
 }
