@@ -110,6 +110,7 @@ begin
     where k.last_offset <> k.expect or k.added = 0;
 
     get diagnostics v_answered = row_count;
+    perform queen.prune_pages('partitions', p_place, p_seq);
     if v_answered < cardinality(p_partition) then
         return query
         select l.ord, case when exists (select from queen.partitions as p where p.id = l.id) then 2 else 3 end,

@@ -185,6 +185,7 @@ begin
     where not (j.holds and j.write);
 
     get diagnostics v_answered = row_count;
+    perform queen.prune_pages('cursors', p_place, p_seq);
     if v_answered < cardinality(p_partition) then
         return query
         select a.ord,
