@@ -5,83 +5,6 @@
 use queen_shards::effect::StoreError;
 use queen_shards::ids::TenantId;
 
-/// The SQL functions, `queen.<name>`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateFn {
-    /// `http/configure.rs`
-    Configure,
-    /// `http/resources.rs`
-    ListQueues,
-    GetQueue,
-    QueueDepth,
-    DeleteQueue,
-    DropQueue,
-    ListNamespaces,
-    ListTasks,
-    ListPartitions,
-    Overview,
-    /// `http/status.rs`
-    Status,
-    StatusQueues,
-    StatusQueue,
-    /// `http/groups.rs`
-    ListGroups,
-    LaggingGroups,
-    GetGroup,
-    UpdateSubscription,
-    SeekGroup,
-    DeleteGroup,
-    /// `http/dead_letters.rs`
-    ListDeadLetters,
-    PurgeDeadLetters,
-    FindDeadLetter,
-    ReplayDeadLetter,
-    /// `http/redrives.rs`
-    StartRedrive,
-    GetRedrive,
-    CancelRedrive,
-    /// `jobs/redrive.rs`
-    AnyRedrive,
-    NextRedrives,
-    RedriveRow,
-    /// `http/messages.rs`
-    ListMessages,
-    GetMessage,
-    /// `http/fetch.rs`
-    Fetch,
-    ChangedPartitions,
-    /// `flags.rs`
-    QueueFlags,
-    /// `http/pop.rs`: nothing but the word, for all brokers, that a queue is to be read anew.
-    TouchQueue,
-    /// `http/lease.rs`
-    ExtendLease,
-    /// `http/pop/matched.rs`: names of the tenant's queues that match a namespace and a task.
-    MatchQueues,
-    /// `telemetry`: what the database knows for `/metrics/prometheus`.
-    ClusterMetrics,
-    /// The control thread: adds this broker's counters to the lifetime totals.
-    AddTotals,
-    /// The same, by minute.
-    AddHistory,
-    /// `jobs`: who runs a periodic task, and the steps of a sweep.
-    ClaimTask,
-    ReleaseTask,
-    MarkPartitions,
-    RetainStep,
-    ForgetEvidence,
-    CleanupPartitions,
-    PurgeMetrics,
-    /// `http/maintenance.rs`
-    Maintenance,
-    SetMaintenance,
-    /// The control thread: what this broker's spool may need of the evidence.
-    SetSpoolFloor,
-    /// `jobs`: measures the stored bytes of the next queue, or a page of it; counts the next queue and its groups, or a page.
-    MeasureRetained,
-    CountQueue,
-}
-
 #[derive(Debug)]
 pub struct StateCall {
     pub function: StateFn,
@@ -116,130 +39,112 @@ pub enum Tells {
     Growth,
 }
 
-impl StateFn {
-    /// What other brokers must hear of.
-    pub fn tells(self) -> Option<Tells> {
-        match self {
-            StateFn::Configure
-            | StateFn::DeleteQueue
-            | StateFn::SeekGroup
-            | StateFn::DeleteGroup
-            | StateFn::TouchQueue => Some(Tells::Queue),
-            StateFn::ReplayDeadLetter | StateFn::RedriveRow => Some(Tells::Growth),
-            _ => None,
+/// `Variant "sql_name" Way [Tells],` lines.
+macro_rules! functions {
+    ($($function:ident $name:literal $way:ident $($tells:ident)?,)*) => {
+        /// The SQL functions, `queen.<name>`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum StateFn {
+            $($function,)*
         }
-    }
 
-    /// Which connection of the control thread runs it: calls on one go one behind another.
-    pub fn way(self) -> Way {
-        match self {
-            StateFn::ListQueues
-            | StateFn::GetQueue
-            | StateFn::QueueDepth
-            | StateFn::ListNamespaces
-            | StateFn::ListTasks
-            | StateFn::ListPartitions
-            | StateFn::Overview
-            | StateFn::Status
-            | StateFn::StatusQueues
-            | StateFn::StatusQueue
-            | StateFn::ListGroups
-            | StateFn::LaggingGroups
-            | StateFn::GetGroup
-            | StateFn::ListDeadLetters
-            | StateFn::ListMessages
-            | StateFn::GetMessage
-            | StateFn::ClusterMetrics => Way::Page,
-            StateFn::Fetch | StateFn::ChangedPartitions => Way::Read,
-            StateFn::ExtendLease
-            | StateFn::MatchQueues
-            | StateFn::QueueFlags
-            | StateFn::Maintenance
-            | StateFn::SetMaintenance => Way::Short,
-            StateFn::Configure
-            | StateFn::TouchQueue
-            | StateFn::UpdateSubscription
-            | StateFn::DeleteQueue
-            | StateFn::DropQueue
-            | StateFn::FindDeadLetter
-            | StateFn::ReplayDeadLetter
-            | StateFn::GetRedrive
-            | StateFn::CancelRedrive => Way::Change,
-            StateFn::SeekGroup | StateFn::DeleteGroup | StateFn::PurgeDeadLetters | StateFn::StartRedrive => Way::Long,
-            // Jobs call them, on connections of their own.
-            StateFn::AnyRedrive
-            | StateFn::NextRedrives
-            | StateFn::RedriveRow
-            | StateFn::AddTotals
-            | StateFn::AddHistory
-            | StateFn::ClaimTask
-            | StateFn::ReleaseTask
-            | StateFn::MarkPartitions
-            | StateFn::RetainStep
-            | StateFn::ForgetEvidence
-            | StateFn::CleanupPartitions
-            | StateFn::PurgeMetrics
-            | StateFn::SetSpoolFloor
-            | StateFn::MeasureRetained
-            | StateFn::CountQueue => Way::Long,
-        }
-    }
+        impl StateFn {
+            /// Name of the function in schema `queen`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(StateFn::$function => $name,)*
+                }
+            }
 
-    /// Name of the function in schema `queen`.
-    pub fn name(self) -> &'static str {
-        match self {
-            StateFn::Configure => "configure",
-            StateFn::ListQueues => "list_queues",
-            StateFn::GetQueue => "get_queue",
-            StateFn::QueueDepth => "queue_depth",
-            StateFn::DeleteQueue => "delete_queue",
-            StateFn::DropQueue => "drop_queue",
-            StateFn::ListNamespaces => "list_namespaces",
-            StateFn::ListTasks => "list_tasks",
-            StateFn::ListPartitions => "list_partitions",
-            StateFn::Overview => "overview",
-            StateFn::Status => "status",
-            StateFn::StatusQueues => "status_queues",
-            StateFn::StatusQueue => "status_queue",
-            StateFn::ListGroups => "list_groups",
-            StateFn::LaggingGroups => "lagging_groups",
-            StateFn::GetGroup => "get_group",
-            StateFn::UpdateSubscription => "update_subscription",
-            StateFn::SeekGroup => "seek_group",
-            StateFn::DeleteGroup => "delete_group",
-            StateFn::ListDeadLetters => "list_dead_letters",
-            StateFn::PurgeDeadLetters => "purge_dead_letters",
-            StateFn::FindDeadLetter => "find_dead_letter",
-            StateFn::ReplayDeadLetter => "replay_dead_letter",
-            StateFn::StartRedrive => "start_redrive",
-            StateFn::GetRedrive => "get_redrive",
-            StateFn::CancelRedrive => "cancel_redrive",
-            StateFn::AnyRedrive => "any_redrive",
-            StateFn::NextRedrives => "next_redrives",
-            StateFn::RedriveRow => "redrive_row",
-            StateFn::ListMessages => "list_messages",
-            StateFn::GetMessage => "get_message",
-            StateFn::Fetch => "fetch",
-            StateFn::ChangedPartitions => "changed_partitions",
-            StateFn::QueueFlags => "queue_flags",
-            StateFn::TouchQueue => "touch_queue",
-            StateFn::ExtendLease => "extend_lease",
-            StateFn::MatchQueues => "match_queues",
-            StateFn::ClusterMetrics => "cluster_metrics",
-            StateFn::AddTotals => "add_totals",
-            StateFn::AddHistory => "add_history",
-            StateFn::ClaimTask => "claim_task",
-            StateFn::ReleaseTask => "release_task",
-            StateFn::MarkPartitions => "mark_partitions",
-            StateFn::RetainStep => "retain_step",
-            StateFn::ForgetEvidence => "forget_evidence",
-            StateFn::CleanupPartitions => "cleanup_partitions",
-            StateFn::PurgeMetrics => "purge_metrics",
-            StateFn::MeasureRetained => "measure_retained",
-            StateFn::Maintenance => "maintenance",
-            StateFn::SetMaintenance => "set_maintenance",
-            StateFn::SetSpoolFloor => "set_spool_floor",
-            StateFn::CountQueue => "count_queue",
+            /// Which connection of the control thread runs it: calls on one go one behind another.
+            pub fn way(self) -> Way {
+                match self {
+                    $(StateFn::$function => Way::$way,)*
+                }
+            }
+
+            /// What other brokers must hear of.
+            pub fn tells(self) -> Option<Tells> {
+                match self {
+                    $($(StateFn::$function => Some(Tells::$tells),)?)*
+                    _ => None,
+                }
+            }
         }
-    }
+    };
+}
+
+// Each with who calls it.
+functions! {
+    // `http/configure.rs`
+    Configure          "configure"           Change Queue,
+    // `http/resources.rs`
+    ListQueues         "list_queues"         Page,
+    GetQueue           "get_queue"           Page,
+    QueueDepth         "queue_depth"         Page,
+    DeleteQueue        "delete_queue"        Change Queue,
+    DropQueue          "drop_queue"          Change,
+    ListNamespaces     "list_namespaces"     Page,
+    ListTasks          "list_tasks"          Page,
+    ListPartitions     "list_partitions"     Page,
+    Overview           "overview"            Page,
+    // `http/status.rs`
+    Status             "status"              Page,
+    StatusQueues       "status_queues"       Page,
+    StatusQueue        "status_queue"        Page,
+    // `http/status.rs`: what the database knows for `/metrics/prometheus`.
+    ClusterMetrics     "cluster_metrics"     Page,
+    // `http/groups.rs`
+    ListGroups         "list_groups"         Page,
+    LaggingGroups      "lagging_groups"      Page,
+    GetGroup           "get_group"           Page,
+    UpdateSubscription "update_subscription" Change,
+    SeekGroup          "seek_group"          Long   Queue,
+    DeleteGroup        "delete_group"        Long   Queue,
+    // `http/dead_letters.rs`
+    ListDeadLetters    "list_dead_letters"   Page,
+    PurgeDeadLetters   "purge_dead_letters"  Long,
+    FindDeadLetter     "find_dead_letter"    Change,
+    ReplayDeadLetter   "replay_dead_letter"  Change Growth,
+    // `http/redrives.rs`
+    StartRedrive       "start_redrive"       Long,
+    GetRedrive         "get_redrive"         Change,
+    CancelRedrive      "cancel_redrive"      Change,
+    // `jobs/redrive.rs`
+    AnyRedrive         "any_redrive"         Long,
+    NextRedrives       "next_redrives"       Long,
+    RedriveRow         "redrive_row"         Long   Growth,
+    // `http/messages.rs`
+    ListMessages       "list_messages"       Page,
+    GetMessage         "get_message"         Page,
+    // `http/fetch.rs`
+    Fetch              "fetch"               Read,
+    ChangedPartitions  "changed_partitions"  Read,
+    // `http/lease.rs`
+    ExtendLease        "extend_lease"        Short,
+    // `http/maintenance.rs`
+    Maintenance        "maintenance"         Short,
+    SetMaintenance     "set_maintenance"     Short,
+    // `http/pop/matched.rs`: names of the tenant's queues that match a namespace and a task.
+    MatchQueues        "match_queues"        Short,
+    // `core_thread.rs`, `jobs/redrive.rs`: what of a queue a push and a redrive must know.
+    QueueFlags         "queue_flags"         Short,
+    // `core_thread/effects.rs`: nothing but the word, for all brokers, that a queue is to be read anew.
+    TouchQueue         "touch_queue"         Change Queue,
+    // The control thread: adds this broker's counters to the lifetime totals, and the same by minute.
+    AddTotals          "add_totals"          Long,
+    AddHistory         "add_history"         Long,
+    // The control thread: what this broker's spool may need of the evidence.
+    SetSpoolFloor      "set_spool_floor"     Long,
+    // `jobs`, on connections of its own: who runs a periodic task, and the steps of a sweep.
+    ClaimTask          "claim_task"          Long,
+    ReleaseTask        "release_task"        Long,
+    MarkPartitions     "mark_partitions"     Long,
+    RetainStep         "retain_step"         Long,
+    ForgetEvidence     "forget_evidence"     Long,
+    CleanupPartitions  "cleanup_partitions"  Long,
+    PurgeMetrics       "purge_metrics"       Long,
+    // `jobs`: measures the stored bytes of the next queue, or a page of it; counts the next queue and its groups, or a page.
+    MeasureRetained    "measure_retained"    Long,
+    CountQueue         "count_queue"         Long,
 }
