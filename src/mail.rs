@@ -46,7 +46,7 @@ pub enum Mail {
         /// Its clock, and a moment on ours that is not before it.
         clock: (Stamp, Micros),
     },
-    /// From the control thread, every half second: the store answered with this clock at that moment, or it did not.
+    /// From the control thread, twice a second, and as often as the log is read while polls are parked: the store answered with this clock at that moment, or it did not.
     /// `lost`: it is believed to be away, not just slow.
     /// `log`: the log of other brokers was read, from that moment on, and its news were sent before; whether there are
     /// no others.

@@ -10,7 +10,6 @@
 use crate::store::client::{Client, run};
 use crate::store::connect::{Conn, Target, pause};
 use crate::store::failure::{Nature, judge};
-use crate::store::params::{One, param};
 use crate::store::sql_files::{FUNCTIONS, MIGRATIONS, SqlFile, newest};
 use queen_shards::effect::StoreError;
 use std::collections::HashMap;
@@ -391,13 +390,4 @@ fn draw_secret() -> std::io::Result<u128> {
         16 => Ok(u128::from_be_bytes(bytes)),
         _ => Err(std::io::Error::last_os_error()),
     }
-}
-
-/// Reads the value of a flag in `queen.system_state` as JSON text; `None` when it was never set.
-///
-/// Source: operations 1.5, step 8.
-pub async fn system_state(client: &Client, key: &str) -> Result<Option<String>, StoreError> {
-    let sql = "select value::text from queen.system_state where key = $1";
-    let rows = run(client, Nature::Repeatable, sql, &[param(&One::of(key))]).await?;
-    Ok(rows.first().map(|row| row.get(0)))
 }

@@ -102,7 +102,7 @@ pub struct ShardMetrics {
     batches: [Batches; 3],
     connections_open: AtomicI64,
     connections_busy: AtomicI64,
-    /// The same since it was last taken.
+    /// The greatest lag since it was last taken.
     loop_lag_recent: AtomicU64,
     tail_bytes: AtomicU64,
     window_bytes: AtomicU64,
@@ -168,7 +168,7 @@ impl ShardMetrics {
     pub fn db_error(&self) {
         add(&self.cells.db_errors, 1);
     }
-    /// A pop aimed at one partition that a wake named.
+    /// A pop of one partition.
     pub fn pop_targeted(&self) {
         add(&self.cells.pop_targeted, 1);
     }
