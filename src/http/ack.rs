@@ -9,6 +9,7 @@
 pub mod parse;
 
 use super::json::text::{push_int, push_quoted};
+use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
@@ -44,7 +45,7 @@ async fn ack(core: &Rc<Core>, request: &Request, form: Form) -> Response {
     let tenancy = core.config.tenancy;
     let acks = match parse::parse(&request.body, form) {
         Ok(acks) => acks,
-        Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
+        Err(why) => return Refusal::Invalid(why).response(),
     };
     if let Err(refusal) = request.room(room(&acks.items)).await {
         return refusal.response();

@@ -4,12 +4,11 @@
 //!
 //! Source: data plane 8.1 to 8.3.
 
-use super::json::has_control;
-use super::refusals::{Refusal, json_text};
+use super::json::{check_name, push_quoted};
+use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response, reply};
 use crate::core_thread::Core;
-use crate::limits::NAME_BYTES_MAX;
 use crate::state::{StateCall, StateFn};
 use queen_shards::effect::StoreError;
 use serde_json::{Map, Value};
@@ -90,12 +89,7 @@ fn parse(body: &[u8]) -> Result<Asked, Response> {
         return Err(Refusal::Invalid("queue is required".into()).response());
     };
     let top = top.expect("it has a queue");
-    if queue.len() > NAME_BYTES_MAX {
-        return Err(Refusal::NameTooLong { what: "queue" }.response());
-    }
-    if has_control(queue) {
-        return Err(Refusal::Invalid("control characters are not allowed in queue".into()).response());
-    }
+    check_name("queue", queue).map_err(|why| Refusal::Invalid(why).response())?;
     let replace = match top.get("mode") {
         None | Some(Value::Null) => false,
         Some(Value::String(mode)) if mode == "merge" => false,
@@ -146,12 +140,7 @@ fn judge(name: &str, kind: Kind, sent: &Value) -> Result<Value, Response> {
         Kind::Clamped(min, max) => Ok(int()?.clamp(min, max).into()),
         Kind::Name => {
             let text = sent.as_str().ok_or_else(|| wrong("a string"))?;
-            if text.len() > NAME_BYTES_MAX {
-                return Err(failed(&format!("{name} is longer than {NAME_BYTES_MAX} bytes")));
-            }
-            if has_control(text) {
-                return Err(failed(&format!("control characters are not allowed in {name}")));
-            }
+            check_name(name, text).map_err(|why| failed(&why))?;
             Ok(text.into())
         }
         Kind::SinkName => {
@@ -209,9 +198,9 @@ fn failed(why: &str) -> Response {
 
 fn invalid(option: &str, why: &str) -> Response {
     let mut body = b"{\"error\":".to_vec();
-    json_text(&mut body, why);
+    push_quoted(&mut body, why);
     body.extend_from_slice(b",\"invalid\":");
-    json_text(&mut body, option);
+    push_quoted(&mut body, option);
     body.push(b'}');
     Response::json(400, body)
 }
@@ -242,7 +231,7 @@ mod tests {
         }
         assert_eq!(asked(json!({"queue": ""})).queue, "");
         refused(r#"{"queue":"a\nb"}"#, r#"{"error":"control characters are not allowed in queue"}"#);
-        refused(&json!({"queue": "x".repeat(1025)}).to_string(), r#"{"error":"queue name is longer than 1024 bytes"}"#);
+        refused(&json!({"queue": "x".repeat(1025)}).to_string(), r#"{"error":"queue exceeds the 1024-byte limit"}"#);
         assert!(parse(b"{").expect_err("no JSON").body.starts_with(br#"{"error":"bad body: "#));
     }
 

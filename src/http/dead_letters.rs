@@ -6,13 +6,12 @@
 //! Source: data plane 9.3, 9.4, 10.
 
 use super::groups::{call, ok, value};
-use super::json::{has_control, push_int, push_quoted};
+use super::json::{check_name, push_int, push_quoted};
 use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::cipher::{self, Cipher};
 use crate::core_thread::Core;
-use crate::limits::NAME_BYTES_MAX;
 use crate::state::StateFn;
 use queen_shards::effect::StoreError;
 use queen_shards::place::LaneKey;
@@ -248,9 +247,7 @@ fn destination(body: &[u8]) -> Result<Destination, String> {
             let text = text.trim();
             match text {
                 "" => Err(format!("{name} must not be blank")),
-                _ if text.len() > NAME_BYTES_MAX => Err(format!("{name} name is longer than {NAME_BYTES_MAX} bytes")),
-                _ if has_control(text) => Err(format!("control characters are not allowed in {name}")),
-                _ => Ok(Some(text.to_owned())),
+                _ => check_name(name, text).map(|()| Some(text.to_owned())),
             }
         }
         Some(_) => Err(format!("{name} must be a string")),

@@ -15,5 +15,5 @@ pub mod time;
 
 pub use check::Checker;
 pub use scan::{JSON_DEPTH_MAX, JsonError, Kind, Scanner, Text, document, next_special};
-pub use text::{error_body, has_control, push_int, push_quoted, push_uuid};
+pub use text::{check_controls, check_name, error_body, has_control, push_int, push_quoted, push_uuid};
 pub use time::{parse_stamp, push_stamp};

@@ -2,7 +2,8 @@
 //!
 //! Source: data plane 6; rule 22 (the lease id says where its claims are).
 
-use super::refusals::{Refusal, json_text};
+use super::json::push_quoted;
+use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
@@ -50,7 +51,7 @@ fn seconds(body: &[u8]) -> i64 {
 /// The three expiry keys always carry one value.
 fn answer(lease: &str, renewed: i64, expires: Option<&str>) -> Response {
     let mut body = b"{\"leaseId\":".to_vec();
-    json_text(&mut body, lease);
+    push_quoted(&mut body, lease);
     let expires = expires.filter(|_| renewed > 0).map_or("null".to_owned(), |at| format!("\"{at}\""));
     let success = renewed > 0;
     let rest = format!(

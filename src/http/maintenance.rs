@@ -1,7 +1,7 @@
 //! The operator's switches for pushes and pops. Two flags for the whole cell: memory of each broker decides, a row of
 //! `queen.system_state` makes it last; the others see it with their next read of the log. Source: operations 4.8; data plane 3.7.
 
-use super::json::error_body;
+use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
@@ -126,9 +126,9 @@ fn key(switch: Switch) -> &'static str {
 }
 
 fn enabled(body: &[u8]) -> Result<bool, Response> {
-    let refused = |text: &str| Response::json(400, error_body(text));
-    let body: Value = serde_json::from_slice(body).map_err(|error| refused(&format!("bad body: {error}")))?;
-    body.get("enabled").and_then(Value::as_bool).ok_or_else(|| refused("enabled (boolean) is required"))
+    let body: Value = serde_json::from_slice(body).map_err(|error| Refusal::BadBody(error.to_string()).response())?;
+    let enabled = body.get("enabled").and_then(Value::as_bool);
+    enabled.ok_or_else(|| Refusal::Invalid("enabled (boolean) is required".into()).response())
 }
 
 /// Both flags, as the database has them.

@@ -8,6 +8,7 @@
 //! given back (by the connection, or by the drop of what holds them here). A wake is only a hint to ask. Does not decide
 //! what is deliverable, nor whether a group conflates: the engine does, by the group's record.
 
+mod asking;
 pub mod framed;
 mod inflate;
 mod matched;
@@ -16,35 +17,24 @@ pub mod query;
 pub mod render;
 mod taken;
 
-use super::json::{error_body, has_control};
+use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::asked::ParkedOn;
 use crate::core_thread::{Core, WatchGuard};
-use crate::limits::NAME_BYTES_MAX;
 use crate::telemetry::metrics::ParkGuard;
-use matched::{Names, matched_queues};
+use asking::{Asking, Route, Source};
+use matched::{Names, matching};
 use park::{Parked, park, watches};
-use queen_shards::command::{PopFrom, QUEUE_MODE, Start};
+use queen_shards::command::PopFrom;
 use queen_shards::effect::StoreError;
-use queen_shards::ids::{Micros, TenantId};
+use queen_shards::ids::Micros;
 use queen_shards::lease_id::LeaseSeed;
-use queen_shards::place::LaneKey;
-use query::Query;
 use render::Policy;
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::rc::Rc;
-use std::sync::Arc;
-use taken::{ANSWER_BYTES_MAX, Taken};
+use taken::Taken;
 
-/// `batch` of a pop that names none. Source: data plane 4.1.
-const BATCH_DEFAULT: u32 = 200;
-/// `partitions` that autopilot chooses: all ready ones, up to this. Source: data plane 4.11.
-const AUTOPILOT_PARTITIONS: u32 = 64;
-/// Partitions, and so messages, that one pop of a conflating group gets at most. Source: data plane 4.10.
-const CONFLATING_PARTITIONS_MAX: u32 = 64;
 /// After its deadline a pop that waits still takes what a shard is about to claim for it, for so long; clients leave 5 s
 /// after it. Then it is withdrawn: what is claimed later is given back, and one with autoAck waits for a claim that is on its
 /// way. Source: data plane 4.5.
@@ -59,36 +49,6 @@ const FILL_RECOUNT: u64 = 10_000;
 const EMPTY_WAKES: u32 = 3;
 /// Longest space between asks after empty wakes.
 const EMPTY_WAKE_PAUSE_MAX: u64 = 50_000;
-/// Entries of the per-thread table below; beyond it it starts anew.
-const TABLE_MAX: usize = 4096;
-
-/// What a pop takes from the configuration.
-#[derive(Clone, Debug)]
-pub struct PopSettings {
-    /// DEFAULT_TIMEOUT, else POP_DEFAULT_TIMEOUT_MS.
-    pub timeout_ms: u64,
-    /// DEFAULT_SUBSCRIPTION_MODE: [`Start::New`] or [`Start::All`].
-    pub start: Start,
-    /// QUEEN_POP_AUTOPILOT is on.
-    pub autopilot: bool,
-    /// QUEEN_POP_AUTOPILOT_BATCH.
-    pub autopilot_batch: u32,
-}
-
-impl Default for PopSettings {
-    fn default() -> PopSettings {
-        PopSettings { timeout_ms: 30_000, start: Start::New, autopilot: true, autopilot_batch: 100 }
-    }
-}
-
-/// Which of the three routes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route<'a> {
-    Queue { queue: &'a str },
-    Partition { queue: &'a str, partition: &'a str },
-    Discovery,
-}
-
 /// `GET /api/v1/pop/queue/:queue`
 pub async fn queue(core: &Rc<Core>, request: &Request, params: &Params) -> Response {
     pop(core, request, Route::Queue { queue: params.get("queue") }).await
@@ -107,176 +67,10 @@ pub async fn discovery(core: &Rc<Core>, request: &Request, _: &Params) -> Respon
 
 /// Answers a pop. Source: data plane 4.
 async fn pop(core: &Rc<Core>, request: &Request, route: Route<'_>) -> Response {
-    let settings = PopSettings {
-        timeout_ms: core.config.pop_timeout.as_millis() as u64,
-        start: core.config.default_start,
-        autopilot: core.config.autopilot,
-        autopilot_batch: core.config.autopilot_batch,
-    };
-    match Asking::of(request.tenant, &request.query, route, &settings) {
+    match Asking::of(request.tenant, &request.query, route, &core.config) {
         Ok(asking) => serve(core, request, &asking).await,
         Err(refusal) => refusal,
     }
-}
-
-/// A pop whose parameters are good.
-#[derive(Debug)]
-struct Asking {
-    tenant: TenantId,
-    from: Source,
-    group: Arc<str>,
-    start: Start,
-    batch: u32,
-    partitions: u32,
-    /// The same if the group is conflating.
-    conflating_partitions: u32,
-    /// What the request says of conflation.
-    conflation: Option<bool>,
-    lease_secs: Option<u32>,
-    auto_ack: bool,
-    wait_ms: Option<u64>,
-    /// The batch may be held to fill. Source: data plane 4.5, minPopWaitTime.
-    fills: bool,
-    /// Width and batch to echo.
-    autopilot: Option<(u32, u32)>,
-    /// Answer in frames where that is allowed.
-    frames: bool,
-}
-
-impl Asking {
-    /// Name under which the pop counts as parked; empty for discovery.
-    fn queue_name(&self) -> Arc<str> {
-        match &self.from {
-            Source::One(from) => from.queue().clone(),
-            Source::Matching { .. } => "".into(),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Source {
-    One(PopFrom),
-    Matching { namespace: Option<String>, task: Option<String> },
-}
-
-impl Asking {
-    fn of(tenant: TenantId, query: &str, route: Route<'_>, settings: &PopSettings) -> Result<Asking, Response> {
-        let query = query::parse(query).map_err(|refusal| Response::text(400, refusal))?;
-        let filter = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        let (namespace, task) = (filter(&query.namespace), filter(&query.task));
-        if route == Route::Discovery && namespace.is_none() && task.is_none() {
-            return Err(empty_refusal(400, "namespace or task is required"));
-        }
-        if query.conflation == Some(true) && query.group.is_none() {
-            return Err(empty_refusal(400, "conflation requires a consumerGroup"));
-        }
-        if query.conflation == Some(true) && query.auto_ack {
-            return Err(empty_refusal(400, "conflation cannot be combined with autoAck"));
-        }
-        let group = query.group.as_deref().unwrap_or(QUEUE_MODE);
-        check_name("consumerGroup", group)?;
-        for (what, text) in [("namespace", &namespace), ("task", &task)] {
-            check_name(what, text.as_deref().unwrap_or(""))?;
-        }
-        let from = match route {
-            Route::Discovery => Source::Matching { namespace, task },
-            Route::Queue { queue } => {
-                check_name("queue", queue)?;
-                Source::One(PopFrom::Queue { tenant, queue: queue.into() })
-            }
-            Route::Partition { queue, partition } => {
-                check_name("queue", queue)?;
-                check_name("partition", partition)?;
-                Source::One(PopFrom::Partition(LaneKey::new(tenant, queue.into(), partition.into())))
-            }
-        };
-        let messages_max = (ANSWER_BYTES_MAX / render::said(group).of_each("")) as u32;
-        let wildcard = matches!(route, Route::Queue { .. });
-        let pinned = matches!(route, Route::Partition { .. });
-        let engaged = query.autopilot && settings.autopilot && wildcard && query.group.is_some();
-        let batch = query.batch.unwrap_or(if engaged { settings.autopilot_batch } else { BATCH_DEFAULT });
-        let batch = batch.min(messages_max);
-        let partitions = match query.partitions {
-            _ if pinned => 1,
-            Some(partitions) => partitions,
-            None if engaged => AUTOPILOT_PARTITIONS,
-            None => 1,
-        };
-        let width = query.partitions.or(query.batch).unwrap_or(BATCH_DEFAULT).min(CONFLATING_PARTITIONS_MAX);
-        let chosen = engaged && (query.batch.is_none() || query.partitions.is_none());
-        let wait_ms = query.wait.then(|| query.timeout_ms.unwrap_or(settings.timeout_ms)).filter(|ms| *ms > 0);
-        Ok(Asking {
-            tenant,
-            from,
-            start: start(&query, pinned, settings.start),
-            group: group.into(),
-            batch,
-            partitions,
-            conflating_partitions: if pinned { 1 } else { width },
-            conflation: query.conflation.filter(|_| query.group.is_some()),
-            lease_secs: query.lease_secs,
-            auto_ack: query.auto_ack,
-            wait_ms,
-            fills: wildcard && wait_ms.is_some() && batch > 1,
-            autopilot: chosen.then_some((partitions, batch)),
-            frames: query.frames,
-        })
-    }
-
-    /// Messages of a full answer.
-    fn full(&self, conflating: bool) -> u32 {
-        if conflating { self.batch.min(self.conflating_partitions) } else { self.batch }
-    }
-
-    /// The queue of the answer's top level. Source: data plane 4.6.
-    fn queue(&self) -> &str {
-        match &self.from {
-            Source::One(from) => from.queue(),
-            Source::Matching { .. } => "",
-        }
-    }
-}
-
-/// Where a group starts that this pop may be the first to name. Source: data plane 4.4.
-fn start(query: &Query, pinned: bool, default: Start) -> Start {
-    if query.group.is_none() {
-        return Start::All;
-    }
-    let mode = match query.mode.as_deref().map(|mode| mode.trim().to_lowercase()) {
-        None => default,
-        Some(mode) if matches!(&*mode, "new" | "new-only" | "new_only" | "newonly") => Start::New,
-        Some(_) => Start::All,
-    };
-    match query.from.as_deref() {
-        None | Some("") => mode,
-        Some("now") => Start::New,
-        Some(instant) => match super::json::parse_stamp(instant) {
-            Some(stamp) => Start::At(stamp),
-            // A conflating pinned pop registers as a wildcard pop does.
-            None if pinned && query.conflation != Some(true) => Start::All,
-            None => Start::New,
-        },
-    }
-}
-
-/// Refuses a name that cannot be stored. Source: data plane 1.6.
-fn check_name(what: &str, name: &str) -> Result<(), Response> {
-    let refused = |text: String| Err(Response::json(400, error_body(&text)));
-    if name.len() > NAME_BYTES_MAX {
-        return refused(format!("{what} exceeds the {NAME_BYTES_MAX}-byte limit"));
-    }
-    if has_control(name) {
-        return refused(format!("control characters are not allowed in {what}"));
-    }
-    Ok(())
-}
-
-/// A refusal in the shape of an empty answer. Source: data plane 4.1, 4.10.
-fn empty_refusal(status: u16, text: &str) -> Response {
-    let mut body = b"{\"success\":false,\"error\":".to_vec();
-    super::json::push_quoted(&mut body, text);
-    body.extend_from_slice(b",\"messages\":[]}");
-    Response::json(status, body)
 }
 
 /// Asks, waits and asks again until there is something to deliver or nothing more to wait for.
@@ -392,8 +186,8 @@ impl<'a> Call<'a> {
         };
         let (sources, named_at) = match found {
             Some(Ok(sources)) => sources,
-            Some(Err(StoreError::Unavailable(_))) => return Break(Response::json(500, error_body("pool"))),
-            Some(Err(_)) => return Break(Response::json(500, error_body("pop failed"))),
+            Some(Err(StoreError::Unavailable(_))) => return Break(Refusal::Pool.response()),
+            Some(Err(_)) => return Break(Refusal::PopFailed.response()),
             None => return Break(self.nothing()),
         };
         let seen = heard && self.arrived <= named_at;
@@ -414,8 +208,8 @@ impl<'a> Call<'a> {
             return Break(taken.answer(asking, self.policy));
         }
         if taken.failed {
-            let why = if core.store_is_up() { "pop failed" } else { "pool" };
-            return Break(Response::json(500, error_body(why)));
+            let why = if core.store_is_up() { Refusal::PopFailed } else { Refusal::Pool };
+            return Break(why.response());
         }
         if taken.late {
             return Break(self.nothing());
@@ -445,7 +239,7 @@ impl<'a> Call<'a> {
         if !found.heard {
             match self.core.by(self.until, self.core.hear()).await {
                 Some(true) => {}
-                Some(false) => return Some(Response::json(500, error_body("pool"))),
+                Some(false) => return Some(Refusal::Pool.response()),
                 None => return Some(self.nothing()),
             }
         }
@@ -516,58 +310,6 @@ fn nothing(core: &Core, asking: &Asking, policy: Policy) -> Response {
     let (queue, group) = (asking.queue(), &*asking.group);
     let answer = render::Answer { queue, group, lease: None, claims: &[], policy, cipher: None, autopilot: None };
     render::render(&answer).map_or_else(|_| Response::empty(204), |body| Response::json(200, body))
-}
-
-/// The queues of a discovery pop to ask now, and a moment at which there were no others.
-async fn matching(
-    core: &Rc<Core>,
-    asking: &Asking,
-    namespace: &Option<String>,
-    task: &Option<String>,
-    names: Names,
-) -> Result<(Vec<PopFrom>, Micros), StoreError> {
-    let (matched, named_at) = matched_queues(core, asking.tenant, namespace, task, names).await?;
-    let queue = |name: &Arc<str>| PopFrom::Queue { tenant: asking.tenant, queue: name.clone() };
-    let mut queues: Vec<PopFrom> = matched.iter().map(queue).collect();
-    let turn = next_turn(hash_source(asking.tenant, "", &asking.group));
-    if !queues.is_empty() {
-        let first = turn as usize % queues.len();
-        queues.rotate_left(first);
-    }
-    Ok((queues, named_at))
-}
-
-/// Shards that own something of `from`, the one to ask first in front: it rotates per (queue, group), so that the
-/// backlog of one shard cannot hide another's. Source: rule 23.
-fn owners(from: &PopFrom, group: &str, shards: usize) -> Vec<usize> {
-    match from {
-        PopFrom::Partition(lane) => vec![lane.owner(shards)],
-        PopFrom::Queue { tenant, queue } => {
-            let first = if shards > 1 { next_turn(hash_source(*tenant, queue, group)) as usize } else { 0 };
-            (0..shards).map(|i| (first + i) % shards).collect()
-        }
-    }
-}
-
-thread_local! {
-    /// How often each (tenant, queue, group) was asked.
-    static TURNS: RefCell<HashMap<u64, u32>> = RefCell::default();
-}
-
-fn hash_source(tenant: TenantId, queue: &str, group: &str) -> u64 {
-    queen_shards::place::hash_names(tenant, queue, group)
-}
-
-/// Counts the asks of one source; the first is 0.
-fn next_turn(source: u64) -> u32 {
-    TURNS.with_borrow_mut(|turns| {
-        if turns.len() >= TABLE_MAX && !turns.contains_key(&source) {
-            turns.clear();
-        }
-        let turn = turns.entry(source).or_default();
-        *turn = turn.wrapping_add(1);
-        turn.wrapping_sub(1)
-    })
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ pub mod plan;
 pub mod protect;
 pub mod told;
 
+use super::refusals::Refusal;
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
@@ -32,7 +33,7 @@ pub async fn push(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
     core.pass(request.body.len()).await;
     let mut parsed = match parse::parse(&request.body) {
         Ok(parsed) => parsed,
-        Err(refusal) => return Response::json(400, super::json::error_body(&refusal)),
+        Err(why) => return Refusal::Invalid(why).response(),
     };
     if let Err(refusal) = request.room(answer::room(&parsed)).await {
         return refusal.response();

@@ -3,12 +3,11 @@
 //! A job moves the rows (`jobs/redrive.rs`), so a redrive outlives the broker that took it.
 
 use super::groups::{call, ok, time_arg, value};
-use super::json::{has_control, parse_stamp};
+use super::json::{check_name, parse_stamp};
 use super::refusals::{Refusal, error};
 use super::routes::Params;
 use super::{Request, Response};
 use crate::core_thread::Core;
-use crate::limits::NAME_BYTES_MAX;
 use crate::state::StateFn;
 use serde_json::{Map, Value, json};
 use std::rc::Rc;
@@ -40,11 +39,7 @@ fn asked(body: &[u8]) -> Result<Value, String> {
     let text = |name: &str| match body.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.is_empty() => Ok(None),
-        Some(Value::String(text)) if text.len() > NAME_BYTES_MAX => {
-            Err(format!("{name} is longer than {NAME_BYTES_MAX} bytes"))
-        }
-        Some(Value::String(text)) if has_control(text) => Err(format!("control characters are not allowed in {name}")),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::String(text)) => check_name(name, text).map(|()| Some(text.clone())),
         Some(_) => Err(format!("{name} must be a string")),
     };
     let time = |name: &str| match text(name)? {

@@ -1,9 +1,11 @@
-//! The one table from a refusal to its status and body. Nowhere else is an error's status or text written.
+//! The one table from a refusal to its status and body. Elsewhere are only the bodies that say more than `error`: an empty
+//! answer's (`pop`), a dead letter's, a refused option's, a batch's whose items are refused each.
 //!
 //! All interpolated text is JSON-escaped. The envelope is flat: `{"error":"<text>"}`. Source: data plane 1.3,
 //! operations 2.5 and 5.0.
 
 use super::Response;
+use super::json::error_body;
 use crate::auth::Denied;
 use queen_shards::effect::StoreError;
 
@@ -61,6 +63,8 @@ pub enum Refusal {
     // ---- store
     /// The store cannot be reached.
     Pool,
+    /// A pop got nothing for a reason that is the broker's or the store's.
+    PopFailed,
     /// `{"error":"<route> failed: <detail>"}`
     StoreFailed {
         route: &'static str,
@@ -104,6 +108,7 @@ impl Refusal {
             Refusal::Invalid(why) => (400, Some(why.clone())),
             Refusal::NotFound(why) => (404, Some(why.clone())),
             Refusal::Pool => (500, text("pool")),
+            Refusal::PopFailed => (500, text("pop failed")),
             Refusal::StoreFailed { route, detail } => (500, Some(format!("{route} failed: {detail}"))),
         }
     }
@@ -168,35 +173,7 @@ impl From<Refusal> for Response {
 
 /// `{"error":"<text>"}` with a status of the caller's.
 pub fn error(status: u16, text: &str) -> Response {
-    let mut body = br#"{"error":"#.to_vec();
-    json_text(&mut body, text);
-    body.push(b'}');
-    Response::json(status, body)
-}
-
-/// Appends `text` as a JSON string, quotes included.
-pub fn json_text(into: &mut Vec<u8>, text: &str) {
-    into.push(b'"');
-    let mut plain = 0;
-    for (at, &byte) in text.as_bytes().iter().enumerate() {
-        let short = match byte {
-            b'"' => b"\\\"",
-            b'\\' => b"\\\\",
-            b'\n' => b"\\n",
-            b'\r' => b"\\r",
-            b'\t' => b"\\t",
-            0..0x20 => b"\\u",
-            _ => continue,
-        };
-        into.extend_from_slice(&text.as_bytes()[plain..at]);
-        into.extend_from_slice(short);
-        if short == b"\\u" {
-            into.extend_from_slice(format!("{byte:04x}").as_bytes());
-        }
-        plain = at + 1;
-    }
-    into.extend_from_slice(&text.as_bytes()[plain..]);
-    into.push(b'"');
+    Response::json(status, error_body(text))
 }
 
 #[cfg(test)]
@@ -216,6 +193,7 @@ mod tests {
         let left = r#"{"error":"the client left before there was room for its request"}"#;
         check(Refusal::Left, 503, json, left);
         check(Refusal::Pool, 500, json, r#"{"error":"pool"}"#);
+        check(Refusal::PopFailed, 500, json, r#"{"error":"pop failed"}"#);
         check(Refusal::NoSuchRoute, 404, json, r#"{"error":"Not Found","code":"no_such_route"}"#);
         let detail = "\"a\\b\"\n\r\t\u{1}é".to_string();
         let failed = Refusal::StoreFailed { route: "configure", detail };

@@ -1,9 +1,9 @@
 //! The bodies of acks. Source: data plane 5.1, 5.2.
 
 use super::Form;
-use crate::http::json::{JsonError, Scanner, Text, has_control};
+use crate::http::json::{JsonError, Scanner, Text, check_name};
 use crate::http::push::parse::TOO_MANY;
-use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
+use crate::limits::ITEMS_MAX;
 use queen_shards::command::Disposition;
 use std::borrow::Cow;
 
@@ -35,13 +35,7 @@ pub fn parse(body: &[u8], form: Form) -> Result<Acks<'_>, String> {
         Form::Batch => batch(body),
     };
     let acks = read.map_err(|error| format!("bad body: {}", error.describe(body)))?;
-    let group = acks.group.as_deref().unwrap_or("");
-    if group.len() > NAME_BYTES_MAX {
-        return Err(format!("consumerGroup exceeds the {NAME_BYTES_MAX}-byte limit"));
-    }
-    if has_control(group) {
-        return Err("control characters are not allowed in consumerGroup".into());
-    }
+    check_name("consumerGroup", acks.group.as_deref().unwrap_or(""))?;
     Ok(acks)
 }
 

@@ -1,6 +1,6 @@
 //! How a pop that found nothing waits: for a wake of the shards it watches, for a moment, or for an end.
 
-use super::Asking;
+use super::asking::Asking;
 use crate::core_thread::{Core, WatchGuard};
 use crate::http::Request;
 use futures_util::future::{Either, pending, select, select_all};

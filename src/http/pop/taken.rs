@@ -1,11 +1,13 @@
 //! What the asks of one round brought, until it is answered: dropped with claims in it, it gives them back.
 
+use super::asking::{Asking, Source};
+use super::framed;
+use super::matched::owners;
 use super::render::{self, Policy};
-use super::{Asking, Source, framed, owners};
 use crate::conn::Hold;
 use crate::core_thread::Core;
 use crate::http::Response;
-use crate::http::json::error_body;
+use crate::http::refusals::Refusal;
 use crate::wire::POP_TYPE;
 use queen_shards::command::{Claim, Pop, PopFrom, Verdict};
 use queen_shards::ids::{GroupId, LeaseId, Micros, PartitionId};
@@ -190,7 +192,7 @@ impl<'a> Taken<'a> {
             }
             Err(damaged) => {
                 crate::warning_gated!("pop", "a stored record does not decode", record = damaged);
-                Response::json(500, error_body("pop failed"))
+                Refusal::PopFailed.response()
             }
         }
     }

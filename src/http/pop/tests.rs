@@ -1,12 +1,16 @@
+use super::matched::owners;
 use super::taken::Said;
 use super::*;
-use queen_shards::ids::Stamp;
+use crate::config::Config;
+use queen_shards::command::Start;
+use queen_shards::ids::{Stamp, TenantId};
+use queen_shards::place::LaneKey;
 
 const WILD: Route<'static> = Route::Queue { queue: "q" };
 const PIN: Route<'static> = Route::Partition { queue: "q", partition: "p" };
 
 fn asking(route: Route<'_>, query: &str) -> Result<Asking, Response> {
-    Asking::of(TenantId::DEFAULT, query, route, &PopSettings::default())
+    Asking::of(TenantId::DEFAULT, query, route, &Config::for_tests())
 }
 
 #[track_caller]
@@ -153,7 +157,7 @@ fn a_group_starts_where_its_first_pop_says() {
     assert_eq!(of(WILD, "subscriptionFrom=soon&subscriptionMode=all"), Start::New);
     assert_eq!(of(PIN, "subscriptionFrom=soon&subscriptionMode=new"), Start::All);
     assert_eq!(of(PIN, "subscriptionFrom=soon&conflation=true"), Start::New, "it registers like a wildcard pop");
-    let all = PopSettings { start: Start::All, ..PopSettings::default() };
+    let all = Config { default_start: Start::All, ..Config::for_tests() };
     let start = |query| Asking::of(TenantId::DEFAULT, query, WILD, &all).unwrap().start;
     assert_eq!((start("consumerGroup=g"), start("consumerGroup=g&subscriptionMode=new")), (Start::All, Start::New));
     assert_eq!(good(WILD, "subscriptionMode=new&subscriptionFrom=now").start, Start::All, "queue mode ignores both");

@@ -5,10 +5,10 @@
 
 use super::answer::No;
 use crate::http::ack::parse::{clean, disposition};
-use crate::http::json::{JsonError, Kind, Scanner, Text, has_control};
+use crate::http::json::{self, JsonError, Kind, Scanner, Text};
 use crate::http::push::binary;
 use crate::http::push::parse::{self as push, Item, Lanes};
-use crate::limits::{ITEMS_MAX, NAME_BYTES_MAX};
+use crate::limits::ITEMS_MAX;
 use crate::wire::packed;
 use bytes::Bytes;
 use queen_shards::command::{Disposition, QUEUE_MODE};
@@ -348,17 +348,11 @@ impl No {
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), No> {
-    if name.len() > NAME_BYTES_MAX {
-        return Err(No::bad_request(format!("{what} exceeds the {NAME_BYTES_MAX}-byte limit")));
-    }
-    check_controls(what, name)
+    json::check_name(what, name).map_err(No::bad_request)
 }
 
 fn check_controls(what: &str, text: &str) -> Result<(), No> {
-    match has_control(text) {
-        true => Err(No::bad_request(format!("control characters are not allowed in {what}"))),
-        false => Ok(()),
-    }
+    json::check_controls(what, text).map_err(No::bad_request)
 }
 
 /// The JSON string that `value` is.
