@@ -76,7 +76,7 @@ async fn finish(core: &Rc<Core>, planned: Planned, ids: &[MessageId], counts: bo
     // Source: data plane 3.7.
     let status = if maintenance && verdicts.contains(&DraftVerdict::Failed) { 500 } else { 201 };
     let fates = plan.fates;
-    core.metrics.shard(core.shard()).push(1, told.items.len() as u64);
+    core.metrics.shard(core.shard()).push(1, answer::taken(&told, ids, &fates, &verdicts));
     let body = if counts { answer::counts } else { answer::answer };
     Response::json(status, body(&told, ids, &fates, &verdicts))
 }
