@@ -277,13 +277,16 @@ fn shard(
         };
         let _ = tell.send(Ok(rt::current().to_string()));
         let limits = conn::Limits { body_bytes: shared.config.max_body_bytes, ..conn::Limits::default() };
-        let api = std::rc::Rc::new(Api { core: core.clone(), tenancy: shared.config.tenancy });
-        let serving = conn::serve(api, listener, limits, tls);
-        let limit = async {
-            core.shutdown().await;
-            rt::sleep(control::grace()).await;
-        };
-        rt::race(serving, limit).await;
+        let api = std::rc::Rc::new(Api { core, tenancy: shared.config.tenancy });
+        let cut = conn::serve(api, listener, limits, tls).await;
+        if cut > 0 {
+            queen::warning!(
+                "shutdown",
+                "connections are cut: their requests took too long",
+                shard = index,
+                connections = cut
+            );
+        }
         shared.hub.send_wait(shared.control(), Mail::Finished).await;
     });
     if let Err(error) = ended {
