@@ -52,7 +52,7 @@ const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
 const PROBE_MAX: Duration = Duration::from_secs(1);
 /// Connections of the control thread: short calls, changes, long ones, reads, pages; pulse, jobs, counting; hints, sent and
 /// heard, once another broker is there.
-const CONTROL_CONNECTIONS: usize = 10;
+pub const CONTROL_CONNECTIONS: usize = 10;
 /// Between tries to bring the schema up while the store is away.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
 /// Between two steps of the clean-up after deleted queues, while it finds something.
