@@ -282,7 +282,7 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "logging",
         rows: &[
-            Setting::text("LOG_LEVEL", "info", "Level, or a filter like `info,queen::pop=debug`. Bad syntax is `info`."),
+            Setting::text("LOG_LEVEL", "info", "Level, or a filter like `info,queen::pop=debug`. Bad syntax is `info`. On a terminal, where neither this nor `RUST_LOG` is set, it is `warn,shutdown=info`."),
             Setting::text("RUST_LOG", "", "Filter; wins over `LOG_LEVEL`.").derived("unset"),
             Setting::bool("QUEEN_LOG_JSON", false, "One JSON object per line."),
             Setting::int("QUEEN_LOG_RATES_MS", 10_000, 1000..=MS_MAX, "ms", "Period of the `rates` and `sizes` lines."),
