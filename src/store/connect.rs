@@ -235,6 +235,16 @@ impl Conn {
         state.live.as_ref().filter(|live| !live.client.is_closed()).map(|live| live.client.clone())
     }
 
+    /// No attempt has failed since it was last live.
+    pub fn is_sound(&self) -> bool {
+        self.live().is_some() || self.state.borrow().failures == 0
+    }
+
+    /// Nobody connects, and the pause after a failed attempt is over.
+    pub fn is_due(&self) -> bool {
+        !self.state.borrow().connecting && self.retry_in().is_zero()
+    }
+
     /// The next `get` tries, whatever failed before.
     pub fn retry_now(&self) {
         self.state.borrow_mut().pause_until = None;
