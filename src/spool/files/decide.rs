@@ -59,6 +59,15 @@ impl<D: Disk, O: Outside> Files<D, O> {
         self.handed.try_again()
     }
 
+    /// The store is gone. True: what was handed over waits for it with the shards, which is told.
+    pub fn store_lost(&self) -> bool {
+        let waits = !self.handed.is_empty();
+        if waits {
+            self.status.drain_waits(self.handed.len());
+        }
+        waits
+    }
+
     /// Lanes with records that were put off, by hash of their names.
     pub fn lanes_put_off(&self) -> Vec<u64> {
         self.handed.lanes_put_off()
