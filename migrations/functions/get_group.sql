@@ -1,6 +1,7 @@
 -- get_group.sql: one consumer group, queue by queue.
 -- In     p_args: group text, limit integer (partitions at most, the furthest behind first).
--- Out    an object by queue; {} for a group nobody knows. totalConsumed counts positions retired, whatever was sought.
+-- Out    an object by queue; {} for a group nobody knows. Each queue has "partitionsTruncated":true where not all partitions of the
+--        group are listed. totalConsumed counts positions retired, whatever was sought.
 -- Locks  none. Cost: the group's cursors, and an index probe per listed partition that lags.
 -- Caller src/http/groups.rs. Source: data plane 11.3.
 create or replace function queen.get_group(p_tenant uuid, p_args jsonb)
@@ -20,7 +21,9 @@ begin
     );
     return (
         with counted as (
-            select * from queen.furthest_behind(v_groups, (p_args ->> 'limit')::integer) as c
+            -- One more than is listed says that there are more.
+            select c.*, row_number() over (order by c.lag desc, c.partition_id) as place
+            from queen.furthest_behind(v_groups, (p_args ->> 'limit')::integer + 1) as c
         ),
         of_queue as (
             select
@@ -41,11 +44,17 @@ begin
                 ) as partitions
             from counted as c
             left join lateral queen.stored_at(c.partition_id, c.wanted) as o on c.lag > 0
+            where c.place <= (p_args ->> 'limit')::integer
             group by c.queue_id
         )
         select coalesce(json_object_agg(
             q.name,
-            json_build_object('conflation', g.conflation, 'partitions', coalesce(o.partitions, '[]'))
+            case
+                when exists (select from counted as c where c.place > (p_args ->> 'limit')::integer) then json_build_object(
+                    'conflation', g.conflation, 'partitions', coalesce(o.partitions, '[]'), 'partitionsTruncated', true
+                )
+                else json_build_object('conflation', g.conflation, 'partitions', coalesce(o.partitions, '[]'))
+            end
             order by q.name
         ), '{}')
         from queen.queues as q

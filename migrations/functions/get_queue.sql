@@ -1,6 +1,6 @@
 -- get_queue.sql: one queue with its options, partitions and counters.
 -- In     p_args: queue text, limit integer (partitions listed at most).
--- Out    the page, or {"error":"Queue not found"}.
+-- Out    the page, with "partitionsTruncated":true where there are more partitions than are listed; or {"error":"Queue not found"}.
 -- Locks  none. Cost: that of queue_partitions.
 -- Caller src/http/resources.rs. Source: data plane 8.5; operations 5.8.2.
 create or replace function queen.get_queue(p_tenant uuid, p_args jsonb)
@@ -11,6 +11,7 @@ set plan_cache_mode = force_custom_plan
 as $$
 declare
     q queen.queues;
+    v_page json;
 begin
     select * into q
     from queen.queues as r
@@ -18,7 +19,7 @@ begin
     if not found then
         return json_build_object('error', 'Queue not found');
     end if;
-    return (
+    v_page := (
         select json_build_object(
             'id', q.id,
             'name', q.name,
@@ -61,5 +62,12 @@ begin
         from queen.queue_partitions(q.id, (p_args ->> 'limit')::integer) as p
         left join queen.queue_sizes as z on z.queue_id = q.id
     );
+    if exists (
+        select from queen.partitions as p where p.queue_id = q.id and p.name >= '' order by p.name
+        offset (p_args ->> 'limit')::integer limit 1
+    ) then
+        v_page := (left(v_page::text, -1) || ', "partitionsTruncated" : true}')::json;
+    end if;
+    return v_page;
 end;
 $$;

@@ -6,6 +6,7 @@
 --        A push that is stamped before that instant and commits after it is under way at the registration: a large queue's group may pass it by.
 -- Locks  a registration: queue row FOR UPDATE, then it takes its time; provisioning holds that row FOR KEY SHARE, so no partition is
 --        born meanwhile. Then partition rows FOR KEY SHARE in id order, against a cleanup, then cursor inserts in the same order.
+--        Each waits at most 1 s: a seek or a deletion of a group may hold them for long, and a shard's cold calls go one behind another.
 -- Again  harmless: the record and existing cursors stay as they are.
 -- Caller src/store/cold.rs, open_group. Source: data plane 4.4, 4.10; rules 24 and 25.
 drop function if exists queen.open_group(uuid, text, text, smallint, text, timestamptz);
@@ -39,6 +40,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off
 set enable_hashjoin = off
+set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare

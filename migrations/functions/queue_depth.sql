@@ -1,6 +1,6 @@
 -- queue_depth.sql: how much of one queue waits, for one group or for the slowest.
 -- In     p_args: queue text, group text or null, limit integer (partitions listed at most; the sums cover all).
--- Out    the page, or {"error":"Queue not found"}. A group that nobody knows waits for everything stored. Of a
+-- Out    the page, with "partitionsTruncated":true where there are more partitions than are listed; or {"error":"Queue not found"}. A group that nobody knows waits for everything stored. Of a
 --        conflating group, one message per partition counts.
 -- Locks  none. Cost: the queue's partitions and cursors, unless the reconciler counted them; some index probes per listed
 --        partition. No message is read.
@@ -17,6 +17,7 @@ declare
     v_group_id bigint;
     v_conflation boolean := false;
     v_ids bigint[];
+    v_page json;
 begin
     select r.id into v_queue
     from queen.queues as r
@@ -37,7 +38,7 @@ begin
         order by p.name
         limit (p_args ->> 'limit')::integer
     );
-    return (
+    v_page := (
         with summed as (
             select coalesce(sum(s.pending), 0) as pending, coalesce(sum(s.processing), 0) as processing,
                 coalesce(sum(s.partitions_pending), 0) as partitions_pending,
@@ -95,5 +96,12 @@ begin
         )
         from summed as s
     );
+    if exists (
+        select from queen.partitions as p where p.queue_id = v_queue and p.name >= '' order by p.name
+        offset (p_args ->> 'limit')::integer limit 1
+    ) then
+        v_page := (left(v_page::text, -1) || ', "partitionsTruncated" : true}')::json;
+    end if;
+    return v_page;
 end;
 $$;

@@ -2,6 +2,8 @@
 -- In     p_partition in any order. p_mode all, new or timestamp (with p_start_at): where to start without a record; a record decides alone.
 -- Out    one row per partition that exists; ord is its 1-based place. Cursor columns are null when the group is gone.
 -- Locks  group row FOR KEY SHARE, then the partition rows without a cursor FOR KEY SHARE in id order, then inserts in the same order.
+--        Each waits at most 300 ms, less than in open_group: every pop of a group that is sought or deleted may ask, and a shard's cold
+--        calls go one behind another.
 -- Again  harmless: an existing cursor is never seeded again.
 -- Caller src/store/cold.rs, seed_cursors. Source: data plane 4.4; rules 6 and 24.
 drop function if exists queen.seed_cursors(bigint, text, timestamptz, bigint[]);
@@ -31,6 +33,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_mergejoin = off
 set enable_hashjoin = off
+set lock_timeout = '300ms'
 as $$
 #variable_conflict use_column
 declare

@@ -1,6 +1,6 @@
 -- status_queue.sql: one queue with its partitions, cursors and counters.
 -- In     p_args: queue text, limit integer (partitions listed at most; the sums cover all).
--- Out    the page, or {"error":"Queue not found"}.
+-- Out    the page, with "partitionsTruncated":true where there are more partitions than are listed; or {"error":"Queue not found"}.
 -- Locks  none. Cost: that of queue_partitions.
 -- The queue's row and its partitions come from where get_queue has them; the keys are of another contract, so they are written twice.
 -- Caller src/http/status.rs. Source: operations 5.6.3.
@@ -12,6 +12,7 @@ set plan_cache_mode = force_custom_plan
 as $$
 declare
     q queen.queues;
+    v_page json;
 begin
     select * into q
     from queen.queues as r
@@ -19,7 +20,7 @@ begin
     if not found then
         return json_build_object('error', 'Queue not found');
     end if;
-    return (
+    v_page := (
         select json_build_object(
             'queue', json_build_object(
                 'id', q.id,
@@ -58,5 +59,12 @@ begin
         )
         from queen.queue_partitions(q.id, (p_args ->> 'limit')::integer) as p
     );
+    if exists (
+        select from queen.partitions as p where p.queue_id = q.id and p.name >= '' order by p.name
+        offset (p_args ->> 'limit')::integer limit 1
+    ) then
+        v_page := (left(v_page::text, -1) || ', "partitionsTruncated" : true}')::json;
+    end if;
+    return v_page;
 end;
 $$;

@@ -118,6 +118,14 @@ impl Status {
         }
     }
 
+    /// So many records were handed over, and the store is gone: they are tried again when it is back. Source: operations 4.5.
+    pub fn drain_waits(&self, records: usize) {
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::warning!("spool", "drain failed (transient)", records = records, suppressed = suppressed);
+        }
+    }
+
     /// A record was refused, for the `attempt`th time of those that are allowed. Source: operations 4.5.
     pub fn drain_refused(&self, attempt: u32, max_attempts: u32) {
         static GATE: Gate = Gate::new(10_000);

@@ -216,7 +216,10 @@ impl<D: Disk> Server<'_, D> {
                     self.early.up = clock.is_some();
                     match clock {
                         Some(read) => self.keeper.read(read, now()),
-                        None => self.outage(),
+                        None => {
+                            self.outage();
+                            self.files.store_lost();
+                        }
                     }
                 }
                 ToSpool::Maintenance { on } => {
