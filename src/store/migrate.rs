@@ -4,8 +4,9 @@
 //!                                                      -> lock -> migrations -> functions -> secret -> facts
 //!
 //! Holds: one broker applies at a time; every statement of a migration is a transaction of its own, all functions are one,
-//! and each waits at most two seconds for a lock, so live traffic of other brokers never queues behind DDL for longer; running
-//! it again does nothing; what is not ours is never altered. Never kills a session.
+//! and each waits at most two seconds for a lock, so live traffic of other brokers never queues behind DDL for longer; an index
+//! that is built beside the traffic waits without limit, which hinders nobody; running it again does nothing; what is not ours
+//! is never altered. Never kills a session.
 
 use crate::store::client::{Client, run};
 use crate::store::connect::{Conn, Target, pause};
@@ -61,8 +62,9 @@ pub enum BootError {
 
 /// Checks the server, applies the schema unless told not to, and reads the facts.
 ///
-/// Two connections to `target` while it applies: one holds the lock in an open transaction, so that it works through a
-/// transaction-mode pooler and ends with the connection, whatever happens to the broker.
+/// Up to three connections to `target` while it applies: one holds the lock in an open transaction, so that it works through a
+/// transaction-mode pooler and ends with the connection, whatever happens to the broker; and one has no time-outs,
+/// and applies, where it can be had.
 ///
 /// Source: operations 1.2 row 4, 7.6, 8.1, 8.4.
 pub async fn boot(target: &Target, apply: bool) -> Result<StoreFacts, BootError> {
@@ -181,7 +183,9 @@ async fn apply_all(target: &Target, client: &Client) -> Result<(), BootError> {
     let lock = Conn::new(target.clone(), "queen schema lock");
     let holder = lock.get().await?;
     take_lock(&holder).await?;
-    let done = apply_locked(client).await;
+    // A pooler takes no such options: there the role's time-outs hold, and a statement that meets one is refused.
+    let patient = Conn::new(target.clone().without_timeouts(), "queen schema").get().await;
+    let done = apply_locked(patient.as_deref().unwrap_or(client)).await;
     // Closing the connection would do; this frees the lock before the answer.
     let _ = holder.batch_execute("rollback").await;
     done
@@ -276,16 +280,18 @@ async fn execute(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), Bo
         if !client.is_closed() {
             let _ = client.batch_execute("rollback").await;
         }
+        let (file, sql) = &parts[n];
         let passes = matches!(code.as_deref(), Some("55P03" | "40P01"));
         if passes && begun.elapsed() < RETRY_MAX {
             pause(RETRY_PAUSE + RETRY_PAUSE.mul_f64(f64::from(begun.elapsed().subsec_nanos() % 1000) / 1000.0)).await;
             continue;
         }
+        // Cut off by a time-out, or by somebody: it would be again.
+        let is_cut_off = code.as_deref() == Some("57014");
         let why = judge(&error, Nature::Repeatable);
-        let (file, sql) = &parts[n];
-        let what = sql.lines().find(|l| !l.trim().is_empty() && !l.trim().starts_with("--")).unwrap_or("").trim();
+        let what = headline(sql);
         return Err(match why {
-            StoreError::Unavailable(_) if !passes => why.into(),
+            StoreError::Unavailable(_) if !passes && !is_cut_off => why.into(),
             _ if passes => {
                 let blockers = blockers(client).await.unwrap_or_default();
                 unfit(&format!(
@@ -301,18 +307,46 @@ async fn execute(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), Bo
 /// The error is that of this part.
 async fn execute_once(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), (usize, tokio_postgres::Error)> {
     for (n, (_, sql)) in parts.iter().enumerate() {
-        let whole = match sql.to_ascii_lowercase().contains("index concurrently") {
-            // Refuses to be part of a transaction, and is a part of its own.
-            true => sql.clone(),
-            false => {
-                let begin = if n == 0 { BEGIN } else { "" };
-                let commit = if n + 1 == parts.len() { "commit" } else { "" };
-                format!("{begin}\n{sql}\n;{commit}")
+        let send = async |whole: &str| client.batch_execute(whole).await.map_err(|error| (n, error));
+        if is_beside(sql) {
+            if let Some(index) = built_beside(sql) {
+                send(&format!("{BEGIN}\n{}\n;commit", drop_cut_off(index))).await?;
             }
-        };
-        client.batch_execute(&whole).await.map_err(|error| (n, error))?;
+            send(sql).await?;
+            continue;
+        }
+        let begin = if n == 0 { BEGIN } else { "" };
+        let commit = if n + 1 == parts.len() { "commit" } else { "" };
+        send(&format!("{begin}\n{sql}\n;{commit}")).await?;
     }
     Ok(())
+}
+
+/// Whether a statement builds an index beside the traffic, or drops one: it refuses to be part of a transaction, and is a part
+/// of its own.
+fn is_beside(sql: &str) -> bool {
+    sql.to_ascii_lowercase().contains("index concurrently")
+}
+
+/// The name, without the schema, of the index that such a statement builds.
+fn built_beside(sql: &str) -> Option<&str> {
+    sql.split_once("create index concurrently if not exists ")?.1.split_whitespace().next()
+}
+
+/// What a build that failed leaves has the name, and `if not exists` would take it for the index.
+fn drop_cut_off(index: &str) -> String {
+    format!(
+        "do $$ begin
+            if exists (select from pg_index as i where i.indexrelid = to_regclass('queen.{index}') and not i.indisvalid) then
+                drop index queen.{index};
+            end if;
+        end $$"
+    )
+}
+
+/// The first line of a statement that is no comment.
+fn headline(sql: &str) -> &str {
+    sql.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("--")).unwrap_or("")
 }
 
 /// Sessions that hold locks on our tables, on one line.
@@ -400,4 +434,16 @@ pub async fn system_state(client: &Client, key: &str) -> Result<Option<String>, 
     let sql = "select value::text from queen.system_state where key = $1";
     let rows = run(client, Nature::Repeatable, sql, &[param(&One::of(key))]).await?;
     Ok(rows.first().map(|row| row.get(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_is_built_beside_the_traffic_is_known_by_its_name() {
+        let statements = MIGRATIONS.iter().flat_map(SqlFile::statements).filter(|sql| is_beside(sql));
+        let names: Vec<Option<&str>> = statements.map(built_beside).collect();
+        assert!(names.contains(&Some("cursors_by_key")) && !names.contains(&None), "{names:?}");
+    }
 }
