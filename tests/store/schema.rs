@@ -4,7 +4,7 @@ use crate::support::*;
 use queen::store::sql_files::MIGRATIONS;
 use queen::store::{self, BootError, Target};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn refusal(result: Result<store::StoreFacts, BootError>) -> String {
     match result {
@@ -245,6 +245,36 @@ fn a_build_that_meets_a_lock_timeout_is_begun_anew() {
     run(async {
         let target = of_a_role("locked_out", &["connection limit 2", "set lock_timeout = '200ms'"]).await;
         assert_eq!(boot_beside_a_snapshot(&target).await.unwrap().warnings, Vec::<String>::new());
+    });
+}
+
+/// Pushes of other brokers queue behind a statement that waits for a strong lock.
+#[test]
+fn traffic_passes_most_of_the_time_while_the_apply_waits_for_a_lock() {
+    on_store(async |db| {
+        db.sql("delete from queen.migrations").await;
+        let (holder, other) = (db.other().await, db.other().await);
+        holder.batch_execute("begin; select from queen.segments").await.unwrap();
+        let traffic = async {
+            let waits = "select count(*) from pg_locks where not granted and database =
+                (select oid from pg_database where datname = current_database())";
+            until("the apply waits", async || db.number(waits).await == 1).await;
+            let (begun, mut waited, mut longest) = (Instant::now(), Duration::ZERO, Duration::ZERO);
+            while begun.elapsed() < Duration::from_secs(8) {
+                let asked = Instant::now();
+                let push = "begin; lock table queen.segments in row exclusive mode; commit";
+                other.batch_execute(push).await.unwrap();
+                waited += asked.elapsed();
+                longest = longest.max(asked.elapsed());
+                queen::rt::sleep(Duration::from_millis(10)).await;
+            }
+            holder.batch_execute("commit").await.unwrap();
+            (waited.as_secs_f64() / begun.elapsed().as_secs_f64(), longest)
+        };
+        let (done, (share, longest)) = futures_util::future::join(store::boot(&db.target, true), traffic).await;
+        done.unwrap();
+        println!("waited {:.0} % of the time, at most {longest:?}", share * 100.0);
+        assert!(share < 0.4, "traffic waited {share:.2} of the time");
     });
 }
 
