@@ -6,15 +6,19 @@
 //! Holds: one broker applies at a time; every statement of a migration is a transaction of its own, all functions are one;
 //! live traffic of other brokers queues behind a statement that waits for a lock a quarter of a second at first, two at most,
 //! and no more than a quarter of the time; an index that is built beside the traffic waits without limit, which hinders
-//! nobody; running it again does nothing; what is not ours is never altered. Never kills a session.
+//! nobody, and says for whom; running it again does nothing; what is not ours is never altered. Never kills a session.
 
+use crate::rt::{self, Either};
 use crate::store::client::{Client, run};
 use crate::store::connect::{Conn, Target, pause};
 use crate::store::failure::{Nature, judge};
 use crate::store::params::{One, param};
 use crate::store::sql_files::{FUNCTIONS, MIGRATIONS, SqlFile, newest};
+use crate::telemetry::log::Gate;
 use queen_shards::effect::StoreError;
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio_postgres::Row;
@@ -34,6 +38,9 @@ const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(180);
 /// The pause between tries is so many waits, and up to one more at random: whoever queued is served meanwhile.
 const RETRY_PAUSE_WAITS: f64 = 3.0;
+/// A statement that takes longer says so, and what it waits for; how often it does.
+const LONG: Duration = Duration::from_secs(10);
+static LONG_TOLD: Gate = Gate::new(60_000);
 /// Oldest PostgreSQL. Source: operations 8.1.
 const OLDEST_SERVER: i32 = 150_000;
 
@@ -63,9 +70,9 @@ pub enum BootError {
 
 /// Checks the server, applies the schema unless told not to, and reads the facts.
 ///
-/// Up to three connections to `target` while it applies: one holds the lock in an open transaction, so that it works through a
-/// transaction-mode pooler and ends with the connection, whatever happens to the broker; and one has no time-outs,
-/// and applies, where it can be had.
+/// Up to four connections to `target` while it applies: one holds the lock in an open transaction, so that it works through a
+/// transaction-mode pooler and ends with the connection, whatever happens to the broker; one has no time-outs, and applies,
+/// where it can be had; and one looks for what holds up a statement that takes long.
 ///
 /// Source: operations 1.2 row 4, 7.6, 8.1, 8.4.
 pub async fn boot(target: &Target, apply: bool) -> Result<StoreFacts, BootError> {
@@ -186,7 +193,11 @@ async fn apply_all(target: &Target, client: &Client) -> Result<(), BootError> {
     take_lock(&holder).await?;
     // A pooler takes no such options: there the role's time-outs hold, and a statement that meets one is refused.
     let patient = Conn::new(target.clone().without_timeouts(), "queen schema").get().await;
-    let done = apply_locked(patient.as_deref().unwrap_or(client)).await;
+    let client = patient.as_deref().unwrap_or(client);
+    let done = match Apply::new(target, client).await {
+        Ok(apply) => apply_locked(&apply).await,
+        Err(error) => Err(error),
+    };
     // Closing the connection would do; this frees the lock before the answer.
     let _ = holder.batch_execute("rollback").await;
     done
@@ -211,7 +222,86 @@ async fn take_lock(holder: &Rc<Client>) -> Result<(), BootError> {
     }
 }
 
-async fn apply_locked(client: &Client) -> Result<(), BootError> {
+/// What an apply runs on.
+struct Apply<'a> {
+    client: &'a Client,
+    /// Its session. Behind a pooler perhaps another one by now, which is told of then.
+    pid: i32,
+    /// Looks at the sessions while `client` waits. Not the lock's: a transaction that has looked would be waited for itself.
+    watch: Conn,
+}
+
+impl<'a> Apply<'a> {
+    async fn new(target: &Target, client: &'a Client) -> Result<Apply<'a>, BootError> {
+        let pid = first(&ask(client, "select pg_backend_pid()").await?)?.get(0);
+        Ok(Apply { client, pid, watch: Conn::new(target.clone(), "queen schema watch") })
+    }
+
+    /// Waits for a statement, and tells now and then whom it waits for.
+    async fn watched<T>(&self, file: &SqlFile, sql: &str, done: impl Future<Output = T>) -> T {
+        match rt::race(done, self.tell(file, sql)).await {
+            Either::Left(done) => done,
+            Either::Right(never) => match never {},
+        }
+    }
+
+    async fn tell(&self, file: &SqlFile, sql: &str) -> Infallible {
+        let begun = Instant::now();
+        loop {
+            pause(LONG).await;
+            let sessions = match self.watch.get().await {
+                Ok(client) => self.in_the_way(&client, sql).await.unwrap_or_default(),
+                Err(_) => String::new(),
+            };
+            tell_long(file, sql, begun, &sessions);
+        }
+    }
+
+    /// Sessions that `sql`, which runs, waits for: with locks now, or with snapshots that are older than a build of an index.
+    async fn in_the_way(&self, client: &Client, sql: &str) -> Result<String, BootError> {
+        let (pid, snapshots) = (self.pid, is_beside(sql));
+        let sql = format!(
+            "select format('pid %s (%s, %s s)', a.pid, coalesce(nullif(a.application_name, ''), a.backend_type),
+                extract(epoch from now() - coalesce(a.xact_start, a.backend_start))::bigint)
+            from pg_stat_activity as a
+            join pg_stat_activity as s on s.pid = {pid}
+            where a.pid not in ({pid}, pg_backend_pid())
+                and (a.pid = any (pg_blocking_pids({pid}))
+                    or {snapshots} and a.datname = s.datname and a.backend_xmin is not null and a.xact_start < s.query_start)
+            order by a.xact_start limit 10"
+        );
+        let rows = ask(client, &sql).await?;
+        Ok(rows.iter().map(|row| row.get::<_, &str>(0)).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// `sessions`: whom it waits for; empty: nobody, it works.
+fn tell_long(file: &SqlFile, sql: &str, begun: Instant, sessions: &str) {
+    let Some(suppressed) = LONG_TOLD.pass() else { return };
+    let (file, statement, seconds) = (format!("{}.sql", file.name), headline(sql), begun.elapsed().as_secs());
+    match sessions.is_empty() {
+        true => crate::info!(
+            "boot",
+            "the schema apply takes long",
+            file = file,
+            statement = statement,
+            seconds = seconds,
+            suppressed = suppressed
+        ),
+        false => crate::warning!(
+            "boot",
+            "the schema apply waits for other sessions",
+            file = file,
+            statement = statement,
+            seconds = seconds,
+            sessions = sessions,
+            suppressed = suppressed
+        ),
+    }
+}
+
+async fn apply_locked(apply: &Apply<'_>) -> Result<(), BootError> {
+    let client = apply.client;
     // Made in one transaction: a schema without these two tables is not ours.
     const OWN: SqlFile = SqlFile {
         name: "0000_own",
@@ -234,19 +324,22 @@ async fn apply_locked(client: &Client) -> Result<(), BootError> {
         Standing::Ours { version } => version,
         Standing::Foreign => return Err(unfit("schema \"queen\" has appeared meanwhile, and is not ours")),
     };
+    if version < newest() {
+        crate::info!("boot", "applying the schema", from = version, to = newest());
+    }
     if version == 0 {
-        execute(client, &[(&OWN, OWN.text.to_owned())]).await?;
+        execute(apply, &[(&OWN, OWN.text.to_owned())]).await?;
     }
     for file in MIGRATIONS.iter().filter(|file| version < file.version()) {
         for statement in file.statements() {
-            execute(client, &[(file, statement.to_owned())]).await?;
+            execute(apply, &[(file, statement.to_owned())]).await?;
         }
         let record = format!(
             "insert into queen.migrations (version, name) values ({}, '{}') on conflict do nothing",
             file.version(),
             file.name
         );
-        execute(client, &[(file, record)]).await?;
+        execute(apply, &[(file, record)]).await?;
     }
     let installed = installed(client).await?;
     // All in one transaction: they call each other, so a broker that runs meanwhile meets the old ones or the new ones, never
@@ -264,20 +357,20 @@ async fn apply_locked(client: &Client) -> Result<(), BootError> {
             (file, record)
         })
         .collect();
-    execute(client, &changed).await?;
+    execute(apply, &changed).await?;
     let secret = format!(
         "insert into queen.system_state (key, value) values ('hash_secret', '\"{:032x}\"') on conflict do nothing",
         draw_secret().map_err(|e| unfit(&format!("no randomness for the hash secret: {e}")))?
     );
-    execute(client, &[(&OWN, secret)]).await
+    execute(apply, &[(&OWN, secret)]).await
 }
 
 /// Runs parts of files as one transaction; again and again while one of them finds no lock.
-async fn execute(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), BootError> {
-    let begun = Instant::now();
+async fn execute(apply: &Apply<'_>, parts: &[(&SqlFile, String)]) -> Result<(), BootError> {
+    let (client, begun) = (apply.client, Instant::now());
     let mut wait = if parts.iter().all(|(_, sql)| is_of_rows(sql)) { LOCK_WAIT_MAX } else { LOCK_WAIT_FIRST };
     loop {
-        let Err((n, error)) = execute_once(client, parts, wait).await else { return Ok(()) };
+        let Err((n, error)) = execute_once(apply, parts, wait).await else { return Ok(()) };
         let code = error.as_db_error().map(|e| e.code().code().to_owned());
         if !client.is_closed() {
             let _ = client.batch_execute("rollback").await;
@@ -285,6 +378,9 @@ async fn execute(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), Bo
         let (file, sql) = &parts[n];
         let passes = matches!(code.as_deref(), Some("55P03" | "40P01"));
         if passes && begun.elapsed() < RETRY_MAX {
+            if LONG < begun.elapsed() {
+                tell_long(file, sql, begun, &blockers(client).await.unwrap_or_default());
+            }
             pause(wait.mul_f64(RETRY_PAUSE_WAITS + f64::from(begun.elapsed().subsec_nanos() % 1000) / 1000.0)).await;
             wait = LOCK_WAIT_MAX.min(wait * 2);
             continue;
@@ -309,7 +405,7 @@ async fn execute(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), Bo
 
 /// `wait`: for each lock. The error is that of this part.
 async fn execute_once(
-    client: &Client,
+    apply: &Apply<'_>,
     parts: &[(&SqlFile, String)],
     wait: Duration,
 ) -> Result<(), (usize, tokio_postgres::Error)> {
@@ -318,8 +414,11 @@ async fn execute_once(
         set local check_function_bodies = off;",
         wait.as_millis()
     );
-    for (n, (_, sql)) in parts.iter().enumerate() {
-        let send = async |whole: &str| client.batch_execute(whole).await.map_err(|error| (n, error));
+    for (n, (file, sql)) in parts.iter().enumerate() {
+        let send = async |whole: &str| {
+            let done = apply.watched(file, sql, apply.client.batch_execute(whole)).await;
+            done.map_err(|error| (n, error))
+        };
         if is_beside(sql) {
             if let Some(index) = built_beside(sql) {
                 send(&format!("{begin}\n{}\n;commit", drop_cut_off(index))).await?;
