@@ -261,8 +261,8 @@ impl<'a> Apply<'a> {
     async fn in_the_way(&self, client: &Client, sql: &str) -> Result<String, BootError> {
         let (pid, snapshots) = (self.pid, is_beside(sql));
         let sql = format!(
-            "select format('pid %s (%s, %s s)', a.pid, coalesce(nullif(a.application_name, ''), a.backend_type),
-                extract(epoch from now() - coalesce(a.xact_start, a.backend_start))::bigint)
+            "select format('pid %s (%s)', a.pid, concat_ws(', ', coalesce(nullif(a.application_name, ''), a.backend_type),
+                extract(epoch from now() - coalesce(a.xact_start, a.backend_start))::bigint || ' s'))
             from pg_stat_activity as a
             join pg_stat_activity as s on s.pid = {pid}
             where a.pid not in ({pid}, pg_backend_pid())
