@@ -284,7 +284,7 @@ impl Core {
     pub fn next_safe_time(&self, before: &SafeTime, now: SafeTime) -> Stamp {
         let next = now.after(before);
         let at = next.at;
-        self.shared.safe_time.lock().unwrap_or_else(PoisonError::into_inner).raise(next);
+        self.shared.safe_time.lock().unwrap_or_else(PoisonError::into_inner).raise(next, before);
         at
     }
 

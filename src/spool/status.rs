@@ -37,7 +37,7 @@ pub struct Numbers {
     pub pending: u64,
     /// Messages that could not be written since the start.
     pub failed: u64,
-    /// False after something had to be buffered for want of the store, until something was drained or nothing is left.
+    /// False after something had to be buffered for want of the store, until nothing is left or draining goes on.
     pub db_healthy: bool,
     pub files: u64,
     pub bytes: u64,
@@ -108,10 +108,10 @@ impl Status {
     pub fn drained(&self, messages: u64, duplicates: u64) {
         self.drained.fetch_add(messages, Relaxed);
         self.duplicates.fetch_add(duplicates, Relaxed);
-        self.recovered();
     }
 
-    fn recovered(&self) {
+    /// The store takes what waited.
+    pub fn recovered(&self) {
         self.unhealthy.store(false, Relaxed);
         if self.buffering.swap(false, Relaxed) {
             crate::info!("spool", "DB recovered");

@@ -33,7 +33,8 @@ const RING_MEMORY: usize = 1 << 20;
 const RING_DEPTH: usize = 64;
 /// Between tries to make a directory that cannot be made.
 const DIR_PAUSE: Duration = Duration::from_secs(1);
-/// What is written beside a backlog of which nothing was decided for so long is not only waiting for its turn.
+/// What is written beside a backlog of which nothing was decided for so long is not only waiting for its turn. An outage is over
+/// when the backlog has been drained for as long without such a gap.
 const DRAINS_WITHIN: Duration = Duration::from_secs(2);
 /// A full mailbox of a shard is tried again after this.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
@@ -168,8 +169,9 @@ async fn serve<D: Disk>(disk: D, spool: &Spool, setup: &Setup, keeper: &mut Keep
     spool.status().recovering(files.has_any());
     let (surveying, round_began) = (Some(FoundLanes::new()), Instant::now());
     let told_read = (false, Vec::new());
+    let (drains, drained, stores) = (None, false, Steady::default());
     let mut server =
-        Server { files, spool, setup, keeper, early, surveying, told_read, round_began, drains: None, drained: false };
+        Server { files, spool, setup, keeper, early, surveying, told_read, round_began, drains, drained, stores };
     while server.turn().await {}
     true
 }
@@ -191,6 +193,25 @@ struct Server<'a, D: Disk> {
     drains: Option<Instant>,
     /// Whether records were handed over at the last turn.
     drained: bool,
+    /// Of the backlog, since the store last did not take what waits.
+    stores: Steady,
+}
+
+/// Something that goes on: since when, and when last.
+#[derive(Default)]
+pub(super) struct Steady(Option<(Instant, Instant)>);
+
+impl Steady {
+    /// It went on. True: it has for [`DRAINS_WITHIN`], without a gap as long.
+    pub(super) fn goes_on(&mut self, now: Instant) -> bool {
+        let since = self.0.filter(|(_, last)| now - *last <= DRAINS_WITHIN).map_or(now, |(since, _)| since);
+        self.0 = Some((since, now));
+        DRAINS_WITHIN <= now - since
+    }
+
+    pub(super) fn stops(&mut self) {
+        self.0 = None;
+    }
 }
 
 impl<D: Disk> Server<'_, D> {
@@ -240,6 +261,10 @@ impl<D: Disk> Server<'_, D> {
             self.write(writes, &records).await;
         }
         let mut gone = Vec::new();
+        let stored = decided.iter().any(|(_, verdict)| matches!(verdict, DrainVerdict::Stored { .. }));
+        if stored && self.stores.goes_on(Instant::now()) {
+            self.spool.status().recovered();
+        }
         for (id, verdict) in decided {
             if self.files.decide(id, verdict).await {
                 gone.push(id);
@@ -282,7 +307,8 @@ impl<D: Disk> Server<'_, D> {
     }
 
     /// The store does not take what waits here.
-    fn outage(&self) {
+    fn outage(&mut self) {
+        self.stores.stops();
         let pending = self.spool.status().numbers().pending;
         if 0 < pending && !self.early.maintenance {
             self.spool.status().outage(pending);

@@ -75,6 +75,15 @@ impl Target {
         self
     }
 
+    /// The same, with sessions whose statements wait as long as they must, whatever the role's time-outs. A pooler may refuse
+    /// to connect so.
+    pub fn without_timeouts(mut self) -> Target {
+        let options = self.config.get_options().unwrap_or_default();
+        let options = format!("{options} -c statement_timeout=0 -c lock_timeout=0");
+        self.config.options(options.trim_start());
+        self
+    }
+
     /// Every place to try, in order: a host with its port.
     fn places(&self) -> Vec<Place> {
         const PORT: u16 = 5432;
