@@ -3,9 +3,8 @@
 use crate::store::Client;
 use crate::store::client::run;
 use crate::store::failure::{Nature, judge};
-use crate::store::hot::freed;
 use crate::store::log::Line;
-use crate::store::moves;
+use crate::store::moves::{self, freed};
 use crate::store::pack::pack;
 use crate::store::params::{One, Utf8, blob, column, nullable, param};
 use crate::store::rows::{Columns, lease_left};
