@@ -3,13 +3,13 @@
 use crate::store::client::{Client, run};
 use crate::store::failure::Nature;
 use crate::store::log::Line;
-use crate::store::pack::pack;
+use crate::store::pack::stored_form;
 use crate::store::params::{One, blob, column, nullable, param};
 use crate::store::places;
 use crate::store::rows::{Columns, Outcomes, Tid};
 use bytes::Bytes;
 use queen_shards::command::Codec;
-use queen_shards::effect::{Append, AppendOutcome, AppendSegment, LaneOutcome, StoreError};
+use queen_shards::effect::{Append, AppendOutcome, LaneOutcome, StoreError};
 use queen_shards::ids::Stamp;
 
 /// Longest a commit that waits for a row holds its connection up.
@@ -91,11 +91,7 @@ pub async fn append(client: &Client, append: &Append, level: i32, line: Line) ->
 
 /// How each segment is stored.
 fn stored_forms(append: &Append, level: i32) -> Vec<(Codec, Bytes)> {
-    let stored = |segment: &AppendSegment| match &segment.packed {
-        Some(packed) => (Codec::Zstd, packed.clone()),
-        None => pack(&segment.frames, level),
-    };
-    append.segments.iter().map(stored).collect()
+    append.segments.iter().map(|it| stored_form(it.packed.as_ref(), &it.frames, level)).collect()
 }
 
 const SETTLE_APPEND: &str = "select * from queen.settle_append($1, $2, $3, $4)";
