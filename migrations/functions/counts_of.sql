@@ -54,13 +54,10 @@ begin
                 select * from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id offset 0
             ) as c on true
             cross join lateral (
-                select case
-                    when c.partition_id is not null then c.committed
-                    else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
-                end as committed
+                select coalesce(c.committed, queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)) as committed
             ) as w
             where g.queue_id = p.queue_id
-                and (c.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water))
+                and (c.partition_id is not null or queen.is_meant(g, p.id))
         ) as k on true
     ) as c;
 end;
