@@ -2,7 +2,7 @@
 -- In     p_ids: partition numbers, few, or those of a page that is counted.
 -- Out    as queen.partition_counts.
 -- Locks  none. Cost: one index probe of partitions and a short range of cursors each.
--- Caller the functions beside this one. Source: operations 5.7.
+-- Caller the pages beside this one, count_page_partitions. Source: operations 5.7.
 create or replace function queen.counts_of(p_ids bigint[])
 returns table (
     queue_id uuid,
