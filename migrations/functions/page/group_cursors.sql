@@ -38,11 +38,8 @@ as $$
             select
                 q.id as queue_id, q.name as queue, g.id as group_id, g.name as group_name, g.conflation,
                 p.id, p.name as partition, p.log_start, p.last_offset, p.last_created_at,
-                c.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water) as met, c.batch_end, coalesce(c.retired, c.committed + 1, 0) as retired,
-                case
-                    when c.partition_id is not null then c.committed
-                    else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
-                end as committed,
+                c.partition_id is not null or queen.is_meant(g, p.id) as met, c.batch_end, coalesce(c.retired, c.committed + 1, 0) as retired,
+                coalesce(c.committed, queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)) as committed,
                 case when c.lease_expires_at > statement_timestamp() then c.lease_id end as lease_id
             from queen.groups as g
             join queen.queues as q on q.id = g.queue_id

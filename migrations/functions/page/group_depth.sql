@@ -9,10 +9,7 @@ as $$
     select
         p.name,
         greatest(0, p.last_offset - greatest(
-            case
-                when c.partition_id is not null then c.committed
-                else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
-            end,
+            coalesce(c.committed, queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)),
             p.log_start - 1
         )),
         case when c.lease_expires_at > statement_timestamp() then c.batch_end - c.committed else 0 end

@@ -3,7 +3,7 @@
 -- Out    createdAt of the segment that holds it; no row where nothing is stored.
 -- Locks  none. One index probe. To be joined laterally: as a table function it is inlined, in an expression each call would
 --        start an executor of its own, three times the work of the probe.
--- Caller the functions beside this one.
+-- Caller the pages beside this one, and the jobs that count them.
 create or replace function queen.stored_at(p_partition bigint, p_offset bigint)
 returns table (created_at timestamptz)
 language sql stable

@@ -9,7 +9,7 @@
 --        lies now.
 -- Locks  partition rows in id order, SKIP LOCKED: waits for nobody, so one held row does not hold 63 others. The stamp is taken after the lock.
 -- Again  harmless: the second time every lane has moved.
--- Caller src/store/hot.rs, append. Source: data plane 3.4; rules 1, 2, 4.
+-- Caller src/store/append.rs, append. Source: data plane 3.4; rules 1, 2, 4.
 -- Plan   one way only, whatever statistics say; a plan made while the tables are empty outlives their filling. Rows are locked where they lay, and those
 --        that are not there any more by one index probe each (a lateral query that locks is never turned round): under somebody's old snapshot the index
 --        leads to every version since. They are updated where they lie (ctid), for which there is no index to walk. A version that

@@ -7,7 +7,7 @@
 --        that the move expected was not moved, by anybody.
 -- Locks  the line's row: waits for the backend that runs the commit.
 -- Again  harmless.
--- Caller src/store/hot.rs, settle_moves. Source: rule 9.
+-- Caller src/store/moves.rs, settle_moves. Source: rule 9.
 create or replace function queen.settle_moves(
     p_writer bigint,
     p_seq bigint,

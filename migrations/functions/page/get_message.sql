@@ -75,7 +75,7 @@ begin
                 ) as w
                 where g.queue_id = v_queue.id
                     and g.name <> '__QUEUE_MODE__'
-                    and (c.partition_id is not null or (g.seed_at is not null and v_partition.id >> 12 <= g.high_water))
+                    and (c.partition_id is not null or queen.is_meant(g, v_partition.id))
             ), '[]'),
             'segment', json_build_object(
                 'partitionId', v_partition.id::text, 'base', v_segment.base_offset, 'count', v_segment.count,

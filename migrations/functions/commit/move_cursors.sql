@@ -9,7 +9,7 @@
 --        the partition's.
 -- Locks  cursor rows in (partition_id, group_id) order, SKIP LOCKED: waits for nobody.
 -- Again  harmless: the version has moved, the second time is stale.
--- Caller src/store/hot.rs, move_cursors. Source: data plane 4.3, 5.4, 5.6; rules 2, 19, 20.
+-- Caller src/store/moves.rs, move_cursors. Source: data plane 4.3, 5.4, 5.6; rules 2, 19, 20.
 -- Plan   as queen.append; only dead letters, which are few, are joined to their moves.
 create or replace function queen.move_cursors(
     p_partition bigint[],

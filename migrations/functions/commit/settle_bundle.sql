@@ -48,14 +48,7 @@ declare
     v_transaction xid := queen.settle_line(p_writer, p_seq);
 begin
     for v_found in
-        select n.lane, p.id
-        from unnest(p_new, p_tenant, p_queue, p_name) as n (lane, tenant_id, queue, name)
-        cross join lateral (
-            select q.id from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue collate "C" offset 0
-        ) as q
-        cross join lateral (
-            select p.id from queen.partitions as p where p.queue_id = q.id and p.name = n.name collate "C" offset 0
-        ) as p
+        select p_new[f.ord] as lane, f.partition_id as id from queen.find_lanes(p_tenant, p_queue, p_name) as f
     loop
         v_lane[v_found.lane] := v_found.id;
     end loop;

@@ -59,7 +59,7 @@ begin
         perform set_config('synchronous_commit', 'on', true);
     end if;
     if p_contact in (0, 1, 3) then
-        perform queen.make_queue(array[p_tenant], array[p_queue]);
+        perform queen.make_queues(array[p_tenant], array[p_queue]);
     end if;
     select q.id into v_queue from queen.queues as q where q.tenant_id = p_tenant and q.name = p_queue collate "C";
     if v_queue is null then

@@ -6,7 +6,7 @@
 -- Does   tells what the commit wrote by the transaction that wrote its line: segments are never updated.
 -- Locks  the line's row: waits for the backend that runs the commit.
 -- Again  harmless.
--- Caller src/store/hot.rs, settle_append. Source: rule 9.
+-- Caller src/store/append.rs, settle_append. Source: rule 9.
 create or replace function queen.settle_append(p_writer bigint, p_seq bigint, p_partition bigint[], p_expect bigint[])
 returns table (ord bigint, state integer, base bigint, last_offset bigint, created_at timestamptz, asked_at timestamptz)
 language plpgsql volatile

@@ -27,11 +27,8 @@ as $$
         from (
             select
                 g.id as group_id, p.id, p.log_start, p.last_offset, c.batch_end,
-                c.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water) as met,
-                case
-                    when c.partition_id is not null then c.committed
-                    else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
-                end as committed,
+                c.partition_id is not null or queen.is_meant(g, p.id) as met,
+                coalesce(c.committed, queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)) as committed,
                 case when c.lease_expires_at > statement_timestamp() then c.lease_id end as lease_id
             from unnest(p_ids) as a (id)
             cross join lateral (select * from queen.partitions as p where p.id = a.id offset 0) as p

@@ -47,9 +47,9 @@ begin
     v_unmade := (
         select count(*)
         from queen.groups as g
-        join queen.partitions as p on p.queue_id = g.queue_id and p.id + 0 > 0 and p.id >> 12 <= g.high_water
+        join queen.partitions as p on p.queue_id = g.queue_id and p.id + 0 > 0
         where g.id = any (v_groups)
-            and g.seed_at is not null
+            and queen.is_meant(g, p.id)
             and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id)
     );
     delete from queen.cursors as c

@@ -4,7 +4,7 @@
 --        lane is among what they wrote, or there is nothing to write), 2 busy all the time, 3 gone. asked_at: PostgreSQL's clock.
 -- Locks  one partition row, waited for: by compare-and-set alone a push starves beside bundles that follow one another.
 -- Again  harmless, whatever the dedup window: what it wrote before is among what others wrote, and has its keys.
--- Caller src/store/hot.rs, append. Source: data plane 3.4; rules 2, 4, 7.
+-- Caller src/store/append.rs, append. Source: data plane 3.4; rules 2, 4, 7.
 create or replace function queen.append_waiting(
     p_partition bigint,
     p_expect bigint,

@@ -1,21 +1,16 @@
-//! The two fused commits: pushes, and moves of cursors. One statement, one transaction, one round trip each.
+//! The fused commit of pushes. One statement, one transaction, one round trip.
 
 use crate::store::client::{Client, run};
 use crate::store::failure::Nature;
 use crate::store::log::Line;
-use crate::store::moves;
-use crate::store::pack::pack;
-use crate::store::params::{One, Utf8, blob, column, nullable, param};
+use crate::store::pack::stored_form;
+use crate::store::params::{One, blob, column, nullable, param};
 use crate::store::places;
-use crate::store::rows::{Columns, Tid};
+use crate::store::rows::{Columns, Outcomes, Tid};
 use bytes::Bytes;
 use queen_shards::command::Codec;
-use queen_shards::effect::{
-    Append, AppendOutcome, AppendSegment, CursorMove, CursorOutcome, DeadLetter, LaneOutcome, LeaseTo, MoveOutcome,
-    StoreError,
-};
+use queen_shards::effect::{Append, AppendOutcome, LaneOutcome, StoreError};
 use queen_shards::ids::Stamp;
-use tokio_postgres::Row;
 
 /// Longest a commit that waits for a row holds its connection up.
 const WAIT_MS: i32 = 50;
@@ -65,7 +60,7 @@ pub async fn append(client: &Client, append: &Append, level: i32, line: Line) ->
     ))
     .await?;
     let mut now = Stamp(0);
-    let mut outcomes = Places::new(l);
+    let mut outcomes = Outcomes::new(l);
     for row in &rows {
         let mut columns = Columns::of(row);
         let (ord, state): (i64, i32) = (columns.get()?, columns.get()?);
@@ -96,11 +91,7 @@ pub async fn append(client: &Client, append: &Append, level: i32, line: Line) ->
 
 /// How each segment is stored.
 fn stored_forms(append: &Append, level: i32) -> Vec<(Codec, Bytes)> {
-    let stored = |segment: &AppendSegment| match &segment.packed {
-        Some(packed) => (Codec::Zstd, packed.clone()),
-        None => pack(&segment.frames, level),
-    };
-    append.segments.iter().map(stored).collect()
+    append.segments.iter().map(|it| stored_form(it.packed.as_ref(), &it.frames, level)).collect()
 }
 
 const SETTLE_APPEND: &str = "select * from queen.settle_append($1, $2, $3, $4)";
@@ -133,7 +124,7 @@ pub async fn settle_append(
         return Ok(None);
     }
     let mut now = Stamp(0);
-    let mut outcomes = Places::new(l);
+    let mut outcomes = Outcomes::new(l);
     for row in &rows {
         let mut columns = Columns::of(row);
         let (ord, state): (i64, i32) = (columns.get()?, columns.get()?);
@@ -239,138 +230,6 @@ async fn append_waiting(
     Ok(AppendOutcome { now, lanes: vec![outcome], stored })
 }
 
-const MOVE: &str = "select * from queen.move_cursors(\
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, \
-    $22, $23, $24, $25, $26)";
-
-/// Applies the moves whose rows are still as remembered; each cursor may appear once.
-///
-/// Source: data plane 4.3, 5.4; rules 19 and 20.
-pub async fn move_cursors(client: &Client, moves: &[CursorMove], line: Line) -> Result<MoveOutcome, StoreError> {
-    let n = moves.len();
-    let to = |i: usize| moves::to(&moves[i]);
-    let letters: Vec<(usize, &DeadLetter)> =
-        moves.iter().enumerate().filter_map(|(i, m)| Some((i, m.dead_letter.as_ref()?))).collect();
-    let d = letters.len();
-    let freed = freed(moves);
-    let rows = run(
-        client,
-        Nature::Writes,
-        MOVE,
-        &[
-            param(&column(n, |i| moves[i].partition.0)),
-            param(&column(n, |i| moves[i].group.0)),
-            param(&column(n, |i| moves[i].version)),
-            param(&column(n, |i| moves::must(&moves[i]))),
-            param(&column(n, |i| moves[i].to.is_some())),
-            param(&column(n, |i| to(i).committed.0)),
-            param(&column(n, |i| moves::lease_to(to(i)))),
-            param(&nullable(n, |i| moves::lease_id(to(i)))),
-            param(&column(n, |i| moves::lease_secs(to(i)))),
-            param(&nullable(n, |i| to(i).batch_end.map(|o| o.0))),
-            param(&column(n, |i| to(i).retry_count as i32)),
-            param(&nullable(n, |i| to(i).attempt_start.map(|o| o.0))),
-            param(&column(n, |i| to(i).attempt_count as i32)),
-            param(&column(d, |i| letters[i].0 as i32 + 1)),
-            param(&column(d, |i| letters[i].1.offset.0)),
-            param(&column(d, |i| letters[i].1.id.0)),
-            param(&column(d, |i| Utf8(&letters[i].1.transaction_id))),
-            param(&column(d, |i| &letters[i].1.payload[..])),
-            param(&column(d, |i| letters[i].1.encrypted)),
-            param(&column(d, |i| &*letters[i].1.error)),
-            param(&column(d, |i| letters[i].1.retry_count as i32)),
-            param(&One::of(line.writer)),
-            param(&One::of(line.seq)),
-            param(&column(freed.len(), |i| freed[i])),
-            param(&nullable(n, |i| places::of_cursor(cursor_of(&moves[i])))),
-            param(&nullable(n, |i| places::of_partition(moves[i].partition.0))),
-        ],
-    )
-    .await?;
-    let outcome = move_outcome(n, &rows)?;
-    for row in &rows {
-        let mut columns = Columns::of(row);
-        let ord: i64 = columns.get()?;
-        columns.skip(row.len() - 3);
-        if let Some(place) = columns.get()? {
-            places::learn_cursor(cursor_of(&moves[ord as usize - 1]), place);
-        }
-    }
-    Ok(outcome)
-}
-
-fn cursor_of(one: &CursorMove) -> (i64, i64) {
-    (one.partition.0, one.group.0)
-}
-
-/// Rows of `queen.move_cursors`, and of `queen.settle_moves`.
-fn move_outcome(n: usize, rows: &[Row]) -> Result<MoveOutcome, StoreError> {
-    let mut now = Stamp(0);
-    let mut outcomes = Places::new(n);
-    for row in rows {
-        let mut last = Columns::of(row);
-        last.skip(row.len() - 1);
-        now = last.stamp()?;
-        let mut columns = Columns::of(row);
-        let (ord, state): (i64, i32) = (columns.get()?, columns.get()?);
-        outcomes.put(ord, || cursor_outcome(state, &mut columns, now))?;
-    }
-    Ok(MoveOutcome { now, moves: outcomes.all()? })
-}
-
-const SETTLE_MOVES: &str = "select * from queen.settle_moves($1, $2, $3, $4, $5, $6)";
-
-/// What became of a commit of moves that was sent with `line` and not answered: `Busy` for all where it was not written,
-/// and will not be if it is still on its way. An error says nothing about it.
-///
-/// Source: rule 9.
-pub async fn settle_moves(client: &Client, moves: &[CursorMove], line: Line) -> Result<MoveOutcome, StoreError> {
-    let n = moves.len();
-    let rows = run(
-        client,
-        Nature::Repeatable,
-        SETTLE_MOVES,
-        &[
-            param(&One::of(line.writer)),
-            param(&One::of(line.seq)),
-            param(&column(n, |i| moves[i].partition.0)),
-            param(&column(n, |i| moves[i].group.0)),
-            param(&column(n, |i| moves[i].version)),
-            param(&column(n, |i| moves[i].to.is_some())),
-        ],
-    )
-    .await?;
-    move_outcome(n, &rows)
-}
-
-/// Cursors that moves may free, as the log names them: partition, group, partition, group, ...
-pub(super) fn freed<'a>(moves: impl IntoIterator<Item = &'a CursorMove>) -> Vec<i64> {
-    let clears = |one: &&CursorMove| one.to.is_some_and(|to| to.lease == LeaseTo::Clear);
-    moves.into_iter().filter(clears).flat_map(|one| [one.partition.0, one.group.0]).collect()
-}
-
-fn cursor_outcome(state: i32, columns: &mut Columns<'_>, now: Stamp) -> Result<CursorOutcome, StoreError> {
-    match state {
-        0 | 1 => {
-            let Some(mut row) = columns.cursor(now)? else { return Ok(CursorOutcome::Gone) };
-            let (last_offset, log_start) = (columns.offset()?, columns.offset()?);
-            row.conflating = columns.get()?;
-            Ok(match state {
-                0 => CursorOutcome::Moved {
-                    version: row.version,
-                    lease_left_us: row.lease_left_us,
-                    last_offset,
-                    log_start,
-                },
-                _ => CursorOutcome::Stale { row, last_offset, log_start },
-            })
-        }
-        2 => Ok(CursorOutcome::Busy),
-        4 => Ok(CursorOutcome::Unknown),
-        _ => Ok(CursorOutcome::Gone),
-    }
-}
-
 /// Where the parts of a commit are: of each lane its segments, first and last, of each segment its keys and its body
 /// in the blobs. All are 1-based.
 struct Spans {
@@ -399,33 +258,6 @@ impl Spans {
         match next == append.segments.len() {
             true => Ok(spans),
             false => Err(StoreError::Refused("segments are not in lane order".into())),
-        }
-    }
-}
-
-/// One outcome per question, put where it belongs; the first one of a place counts.
-struct Places<T>(Vec<Option<T>>);
-
-impl<T> Places<T> {
-    fn new(n: usize) -> Places<T> {
-        Places(std::iter::repeat_with(|| None).take(n).collect())
-    }
-
-    fn put(&mut self, ord: i64, outcome: impl FnOnce() -> Result<T, StoreError>) -> Result<(), StoreError> {
-        let place = usize::try_from(ord - 1).ok().and_then(|at| self.0.get_mut(at));
-        let place = place.ok_or_else(|| StoreError::Unknown(format!("an outcome for place {ord}")))?;
-        if place.is_none() {
-            *place = Some(outcome()?);
-        }
-        Ok(())
-    }
-
-    fn all(self) -> Result<Vec<T>, StoreError> {
-        let n = self.0.len();
-        let all: Vec<T> = self.0.into_iter().flatten().collect();
-        match all.len() == n {
-            true => Ok(all),
-            false => Err(StoreError::Unknown(format!("{} outcomes for {n} questions", all.len()))),
         }
     }
 }

@@ -47,9 +47,9 @@ as $$
                 queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at),
                 null, null, null
             from queen.groups as g
-            join queen.partitions as p on p.queue_id = g.queue_id and p.id + 0 > 0 and p.id >> 12 <= g.high_water
+            join queen.partitions as p on p.queue_id = g.queue_id and p.id + 0 > 0
             where g.queue_id = any (p_queues)
-                and g.seed_at is not null
+                and queen.is_meant(g, p.id)
                 and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id)
         ) as c
         group by c.partition_id

@@ -87,55 +87,10 @@ begin
     end if;
 
     if 0 < cardinality(p_new) then
-        with made as (
-            insert into queen.queues (tenant_id, name, namespace, task)
-            select distinct n.tenant_id, n.queue collate "C", split_part(n.queue, '.', 1), split_part(n.queue, '.', 2)
-            from unnest(p_tenant, p_queue) as n (tenant_id, queue)
-            where not exists (
-                select from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue collate "C" offset 0
-            )
-            order by n.tenant_id, n.queue collate "C"
-            on conflict do nothing
-            returning id
-        )
-        select array_agg(m.id) into v_queues from made as m;
-        -- As queen.provision locks them.
-        perform q.id
-        from (
-            select distinct n.tenant_id, n.queue collate "C" as queue
-            from unnest(p_tenant, p_queue) as n (tenant_id, queue)
-            order by n.tenant_id, n.queue collate "C"
-        ) as n
-        cross join lateral (
-            select q.id from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue for key share offset 0
-        ) as q;
-        with made as (
-            insert into queen.partitions (id, queue_id, name)
-            select nextval('queen.partition_numbers') << 12 | m.slot, m.queue_id, m.name
-            from (
-                select distinct on (q.id, n.name collate "C") q.id as queue_id, n.name, n.slot
-                from unnest(p_tenant, p_queue, p_name, p_slot) as n (tenant_id, queue, name, slot)
-                cross join lateral (
-                    select q.id from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue collate "C" offset 0
-                ) as q
-                where not exists (
-                    select from queen.partitions as p where p.queue_id = q.id and p.name = n.name collate "C" offset 0
-                )
-                order by q.id, n.name collate "C"
-            ) as m
-            on conflict do nothing
-            returning id
-        )
-        select array_agg(m.id) into v_partitions from made as m;
+        v_queues := queen.make_queues(p_tenant, p_queue);
+        v_partitions := queen.make_partitions(p_tenant, p_queue, p_name, p_slot);
         for v_found in
-            select n.lane, p.id
-            from unnest(p_new, p_tenant, p_queue, p_name) as n (lane, tenant_id, queue, name)
-            cross join lateral (
-                select q.id from queen.queues as q where q.tenant_id = n.tenant_id and q.name = n.queue collate "C" offset 0
-            ) as q
-            cross join lateral (
-                select p.id from queen.partitions as p where p.queue_id = q.id and p.name = n.name collate "C" offset 0
-            ) as p
+            select p_new[f.ord] as lane, f.partition_id as id from queen.find_lanes(p_tenant, p_queue, p_name) as f
         loop
             v_lane[v_found.lane] := v_found.id;
         end loop;

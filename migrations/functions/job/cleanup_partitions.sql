@@ -63,8 +63,7 @@ begin
             and not exists (
                 select 1
                 from queen.groups as g
-                where g.queue_id = p.queue_id and g.registered_at >= v_cutoff
-                    and g.seed_at is not null and p.id >> 12 <= g.high_water
+                where g.queue_id = p.queue_id and g.registered_at >= v_cutoff and queen.is_meant(g, p.id)
             )
         order by p.id
     );

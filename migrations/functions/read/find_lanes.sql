@@ -2,7 +2,7 @@
 -- In     parallel arrays, at most a few hundred.
 -- Out    one row per entry that exists; ord is its 1-based place.
 -- Locks  none.
--- Caller src/store/cold.rs, find_lanes; queen.provision. Source: data plane 2, 8.2.
+-- Caller src/store/cold.rs, find_lanes; queen.provision, queen.bundle, queen.settle_bundle. Source: data plane 2, 8.2.
 drop function if exists queen.find_lanes(uuid[], text[], text[]);
 create or replace function queen.find_lanes(p_tenant uuid[], p_queue text[], p_partition text[])
 returns table (

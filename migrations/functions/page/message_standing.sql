@@ -38,6 +38,6 @@ as $$
             select coalesce(k.committed, queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)) as committed
         ) as w
         where p.id = p_partition
-            and (k.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water))
+            and (k.partition_id is not null or queen.is_meant(g, p.id))
     ) as c;
 $$;

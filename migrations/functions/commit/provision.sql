@@ -1,9 +1,8 @@
 -- provision.sql: creates the queues and partitions that are missing, then reads them all.
--- In     parallel arrays; p_slot: placement slot of the names, 0 to 4095, which becomes the low 12 bits of the number.
+-- In     parallel arrays; p_slot: see queen.make_partitions.
 -- Out    as queen.find_lanes. An entry is missing when its queue was deleted meanwhile.
 -- Locks  none where all of them are there, and nothing is written then: a partition that left memory is met again without waiting for the disk.
---        Else queue rows FOR KEY SHARE in (tenant, name) order, which a registration excludes: a partition born during one
---        would miss its cursor. Then inserts in (queue, name) order, so two callers never deadlock.
+--        Else those of queen.make_queues, then of queen.make_partitions.
 -- Again  harmless. Ids are read by a statement of their own: insert-or-select in one may find neither.
 -- Caller src/store/cold.rs, provision. Source: data plane 2; rules 6 and 24.
 drop function if exists queen.provision(uuid[], text[], text[], integer[]);
@@ -50,31 +49,8 @@ begin
         return query select * from queen.find_lanes(p_tenant, p_queue, p_partition);
         return;
     end if;
-    perform queen.make_queue(p_tenant, p_queue);
-    -- One after another, so that they are locked in this order and no plan walks over all queues for it.
-    perform q.id
-    from (
-        select distinct a.tenant_id, a.queue collate "C" as queue
-        from unnest(p_tenant, p_queue) as a (tenant_id, queue)
-        order by a.tenant_id, a.queue collate "C"
-    ) as a
-    cross join lateral (
-        select q.id from queen.queues as q where q.tenant_id = a.tenant_id and q.name = a.queue for key share offset 0
-    ) as q;
-    insert into queen.partitions (id, queue_id, name)
-    select nextval('queen.partition_numbers') << 12 | m.slot, m.queue_id, m.name
-    from (
-        select distinct on (q.id, a.name collate "C") q.id as queue_id, a.name, a.slot
-        from unnest(p_tenant, p_queue, p_partition, p_slot) as a (tenant_id, queue, name, slot)
-        cross join lateral (
-            select q.id from queen.queues as q where q.tenant_id = a.tenant_id and q.name = a.queue collate "C" offset 0
-        ) as q
-        where not exists (
-            select from queen.partitions as p where p.queue_id = q.id and p.name = a.name collate "C" offset 0
-        )
-        order by q.id, a.name collate "C"
-    ) as m
-    on conflict do nothing;
+    perform queen.make_queues(p_tenant, p_queue);
+    perform queen.make_partitions(p_tenant, p_queue, p_partition, p_slot);
     return query select * from queen.find_lanes(p_tenant, p_queue, p_partition);
 end;
 $$;

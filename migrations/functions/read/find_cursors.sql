@@ -38,8 +38,7 @@ begin
         cross join lateral (
             select * from queen.groups as g where g.queue_id = p.queue_id and g.name = a.name collate "C" offset 0
         ) as g
-        where g.seed_at is not null
-            and p.id >> 12 <= g.high_water
+        where queen.is_meant(g, p.id)
             and not exists (select from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id offset 0)
         group by g.id
         order by g.id

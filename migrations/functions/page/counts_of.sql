@@ -2,7 +2,7 @@
 -- In     p_ids: partition numbers, few, or those of a page that is counted.
 -- Out    as queen.partition_counts.
 -- Locks  none. Cost: one index probe of partitions and a short range of cursors each.
--- Caller the functions beside this one. Source: operations 5.7.
+-- Caller the pages beside this one, count_page_partitions. Source: operations 5.7.
 create or replace function queen.counts_of(p_ids bigint[])
 returns table (
     queue_id uuid,
@@ -54,13 +54,10 @@ begin
                 select * from queen.cursors as c where c.partition_id = p.id and c.group_id = g.id offset 0
             ) as c on true
             cross join lateral (
-                select case
-                    when c.partition_id is not null then c.committed
-                    else queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)
-                end as committed
+                select coalesce(c.committed, queen.seed_of(g, p.id, p.log_start, p.last_offset, p.last_created_at)) as committed
             ) as w
             where g.queue_id = p.queue_id
-                and (c.partition_id is not null or (g.seed_at is not null and p.id >> 12 <= g.high_water))
+                and (c.partition_id is not null or queen.is_meant(g, p.id))
         ) as k on true
     ) as c;
 end;
