@@ -70,6 +70,7 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     let mut config = Config::from_env().inspect_err(|_| log::init("info", false))?;
     log::init(&config.log_filter, config.log_json);
     panic_hook();
+    rt::raise_file_limit();
     config.boot_lines.iter().for_each(|line| line.log());
     if let Some(argument) = argument() {
         queen::warning!("boot", "arguments are ignored: settings are environment variables", argument = argument);

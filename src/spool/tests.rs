@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod handed;
+mod kept;
 mod real;
 mod sim;
 mod unreadable;

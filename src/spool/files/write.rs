@@ -152,7 +152,18 @@ impl<D: Disk, O: Outside> Files<D, O> {
             let _ = self.disk.sync_names().await;
             self.files.back_mut().expect("still there").name = closed;
         }
+        self.put_away().await;
         self.tidy().await;
+    }
+
+    /// A closed file of which nothing was read holds no descriptor until it is its turn: there may be thousands of them.
+    async fn put_away(&mut self) {
+        let stored = self.files.back_mut().expect("just closed");
+        if matches!(&stored.reader, Reader::Ours { scanner, .. } if scanner.position() == DATA_START)
+            && let Reader::Ours { file, .. } = std::mem::replace(&mut stored.reader, Reader::New)
+        {
+            self.disk.close(file).await;
+        }
     }
 
     /// A write failed: the file gets nothing more, and is read as far as it is known to be durable.

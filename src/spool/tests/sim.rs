@@ -48,6 +48,8 @@ pub struct SimDisk {
     /// Bytes the disk has, all files together.
     room: Rc<Cell<Option<usize>>>,
     pub syncs: Rc<Cell<u64>>,
+    /// Files that are open.
+    pub handles: Rc<Cell<u64>>,
     /// Reads of files so far.
     pub reads: Rc<Cell<u64>>,
     /// Opens and reads that succeed, how many fail after them, and with which number of the system.
@@ -194,6 +196,7 @@ impl Disk for SimDisk {
         let inode = state.inodes.len() - 1;
         state.names.insert(name.into(), inode);
         state.pending_names.push(NameStep::Link(name.into(), inode));
+        self.handles.set(self.handles.get() + 1);
         Ok(inode)
     }
 
@@ -205,7 +208,9 @@ impl Disk for SimDisk {
             self.unopened.set((times - 1, number));
             return Err(io::Error::from_raw_os_error(number));
         }
-        self.state.borrow().names.get(name).copied().ok_or(io::ErrorKind::NotFound.into())
+        let inode = self.state.borrow().names.get(name).copied().ok_or(io::ErrorKind::NotFound)?;
+        self.handles.set(self.handles.get() + 1);
+        Ok(inode)
     }
 
     async fn write(&self, file: &usize, at: u64, blocks: Vec<u8>) -> io::Result<()> {
@@ -253,7 +258,9 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    async fn close(&self, _: usize) {}
+    async fn close(&self, _: usize) {
+        self.handles.set(self.handles.get() - 1);
+    }
 
     async fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.spend()?;
