@@ -138,7 +138,9 @@ impl<D: Disk, O: Outside> Files<D, O> {
     /// Closes the file that is being written. Source: operations 4.2, rotation; 1.6.
     pub async fn close_active(&mut self) {
         let Some(mut active) = self.active.take() else { return };
-        let whole = !active.is_broken() && active.close(&self.disk).await.is_ok();
+        // Nobody was told anything of it: it goes.
+        let empty = active.end == DATA_START;
+        let whole = !empty && !active.is_broken() && active.close(&self.disk).await.is_ok();
         crate::torture::point("spool-rotation");
         let (end, bytes) = (active.end, active.bytes());
         self.disk.close(active.file).await;
@@ -152,7 +154,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
             let _ = self.disk.sync_names().await;
             self.files.back_mut().expect("still there").name = closed;
         }
-        self.put_away().await;
+        match empty {
+            true => self.finish_reading(self.files.len() - 1).await,
+            false => self.put_away().await,
+        }
         self.tidy().await;
     }
 
@@ -166,7 +171,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
         }
     }
 
-    /// A write failed: the file gets nothing more, and is read as far as it is known to be durable.
+    /// A write failed: the file gets nothing more, and is read as far as it is known to be durable, if anything is.
     async fn abandon(&mut self) {
         self.close_active().await;
     }

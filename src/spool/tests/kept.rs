@@ -29,3 +29,23 @@ fn files_that_wait_hold_no_descriptors() {
     assert!(read_all(&mut files).is_empty(), "the last footer is read");
     assert_eq!((disk.handles.get(), status.numbers().damages, disk.names()), (0, 0, vec![]));
 }
+
+/// On a full disk every push is such a write, for as long as the store is away.
+#[test]
+fn a_write_that_fails_leaves_no_file_behind() {
+    let disk = SimDisk::default();
+    let (mut files, status) = open(disk.clone(), MS, limits()).expect("opens");
+    disk.room(Some(2 << 20));
+    let large = record(1, 4 << 20, false);
+    for n in 0..100 {
+        assert!(!block_on(files.append(std::slice::from_ref(&large)))[0]);
+        assert_eq!((disk.names(), disk.handles.get(), status.numbers().bytes), (vec![], 0, 0), "after {n}");
+    }
+    assert!(block_on(files.append(&[written(2)]))[0], "there is room for a small one");
+    assert!(!block_on(files.append(&[large]))[0]);
+    assert_eq!(disk.names().len(), 1, "what was buffered stays");
+    let came = read_all(&mut files);
+    assert_eq!(came.iter().map(|one| number(&one.record, written)).collect::<Vec<_>>(), [2]);
+    decide_all(&mut files, came);
+    assert_eq!((disk.names(), disk.handles.get(), status.numbers().damages), (vec![], 0, 0));
+}
