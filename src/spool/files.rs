@@ -63,6 +63,8 @@ pub struct Files<D: Disk, O: Outside> {
     /// Of reading on, and of reading what was put off: two, as one may go on where the other one cannot.
     failures: Failures,
     failures_later: Failures,
+    /// Rounds so far.
+    rounds: u64,
 }
 
 struct Stored<F> {
@@ -86,6 +88,8 @@ struct Stored<F> {
     written: Option<u64>,
     /// Was closed by its writer, so its footer must be there.
     footer_due: bool,
+    /// It is to go and could not, last in this round.
+    stays: Option<u64>,
 }
 
 enum Reader<F> {
@@ -131,6 +135,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
             piece: None,
             failures: Failures::default(),
             failures_later: Failures::default(),
+            rounds: 0,
         };
         let mut found: Vec<((u64, u64), Stored<D::File>)> = Vec::new();
         let mut entries = files.disk.list(false).await?;
@@ -139,7 +144,9 @@ impl<D: Disk, O: Outside> Files<D, O> {
             let Some((ms, sequence, active)) = parse_name(&entry.name) else { continue };
             files.last_named = files.last_named.max((ms, sequence));
             if !entry.regular {
-                files.set_aside(&entry.name).await;
+                if let Err(error) = files.take_away(&entry.name, true).await {
+                    files.status.unreadable(&entry.name, &error);
+                }
                 continue;
             }
             if active && entry.bytes == 0 {
@@ -163,6 +170,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 closed: true,
                 written: None,
                 footer_due: !active,
+                stays: None,
             };
             found.push((order, stored));
         }
@@ -218,7 +226,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
         Surveyed::One
     }
 
-    /// Files whose records are all decided go.
+    /// Files whose records are all decided go. One that cannot is tried again each round: a later process would find it, and
+    /// what says that its records are stored must not go before it.
     async fn tidy(&mut self) {
         let mut at = 0;
         while at < self.files.len() {
@@ -227,36 +236,57 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 && matches!(&stored.reader, Reader::Ours { scanner, .. } if Some(scanner.position()) == stored.written);
             let read = matches!(stored.reader, Reader::Done)
                 || (idle && stored.messages == 0 && stored.written != Some(DATA_START));
-            if !read || !stored.out.is_empty() {
+            if !read || !stored.out.is_empty() || stored.stays == Some(self.rounds) {
                 at += 1;
                 continue;
             }
-            crate::torture::point("drain-committed");
+            if stored.stays.is_none() {
+                crate::torture::point("drain-committed");
+            }
             self.finish_reading(at).await;
-            let stored = self.files.remove(at).expect("just seen");
-            if !stored.closed
+            if !self.files[at].closed
                 && let Some(active) = self.active.take()
             {
                 self.disk.close(active.file).await;
             }
-            if stored.keep {
-                self.set_aside(&stored.name).await;
-            } else if let Err(error) = self.disk.remove(&stored.name).await {
-                self.status.unreadable(&stored.name, &error);
+            let stored = &self.files[at];
+            match self.take_away(&stored.name, stored.keep).await {
+                Ok(()) => drop(self.files.remove(at)),
+                Err(error) => {
+                    self.status.stays(&stored.name, &error);
+                    let stored = &mut self.files[at];
+                    (stored.closed, stored.messages, stored.stays) = (true, 0, Some(self.rounds));
+                    at += 1;
+                }
             }
         }
         self.publish();
     }
 
-    /// Moves a file to `failed/`. Where that cannot be it stays where it is, and is not read again.
-    async fn set_aside(&self, name: &str) {
+    /// Removes a file, or moves it to `failed/`, for good: after a power cut it is not back.
+    async fn take_away(&self, name: &str, keep: bool) -> io::Result<()> {
         let to = format!("{FAILED_DIR}/{name}");
-        match self.disk.rename(name, &to).await {
-            Ok(()) => {
-                let _ = self.disk.sync_names().await;
-                self.status.quarantined(&to);
+        let taken = match keep {
+            true => self.disk.rename(name, &to).await,
+            false => self.disk.remove(name).await,
+        };
+        match taken {
+            Ok(()) if keep => self.status.quarantined(&to),
+            Ok(()) => {}
+            // By an earlier try, or by somebody else.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_gone(name).await => {}
+            Err(error) => return Err(error),
+        }
+        self.disk.sync_names().await
+    }
+
+    async fn is_gone(&self, name: &str) -> bool {
+        match self.disk.open(name).await {
+            Ok(file) => {
+                self.disk.close(file).await;
+                false
             }
-            Err(error) => self.status.unreadable(name, &error),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
 
@@ -271,7 +301,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
         let (count, bytes) = files.fold((0, 0), |(n, sum), stored| (n + 1, sum + stored.bytes));
         let pending = self.files.iter().map(|stored| stored.messages).sum();
         self.status.sizes(pending, count, bytes);
-        let waiting = self.files.iter().filter(|stored| stored.messages > 0);
+        let waiting = self.files.iter().filter(|stored| stored.messages > 0 || stored.stays.is_some());
         self.status.set_floor(waiting.filter_map(|stored| stored.oldest).min().map(|stamp| stamp.0));
     }
 }

@@ -199,6 +199,20 @@ impl Status {
         tell(&"a spool file cannot be read or moved", name, error);
     }
 
+    /// A file that is to go cannot be removed, or moved to `failed/`.
+    pub fn stays(&self, name: &str, error: &io::Error) {
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::error!(
+                "spool",
+                "a spool file cannot be removed: it is tried again each second",
+                file = name,
+                error = error,
+                suppressed = suppressed
+            );
+        }
+    }
+
     pub fn write_failed(&self, error: &io::Error) {
         static GATE: Gate = Gate::new(10_000);
         if let Some(suppressed) = GATE.pass() {

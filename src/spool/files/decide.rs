@@ -68,9 +68,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
         waits
     }
 
-    /// A new round of tries begins, of records that were refused and of reads that failed; see
+    /// A new round of tries begins, of records that were refused, of reads that failed and of files that stayed; see
     /// [`Handed::next_round`](queen_shards::handed::Handed::next_round).
     pub fn next_round(&mut self) {
+        self.rounds += 1;
         self.handed.next_round();
         self.failures.next_round();
         self.failures_later.next_round();

@@ -136,6 +136,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
             closed: false,
             written: Some(DATA_START),
             footer_due: false,
+            stays: None,
         });
         self.active = Some(active);
         Ok(())

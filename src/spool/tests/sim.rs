@@ -54,6 +54,8 @@ pub struct SimDisk {
     pub reads: Rc<Cell<u64>>,
     /// Opens and reads that succeed, how many fail after them, and with which number of the system.
     unreadable: Rc<Cell<(u64, u64, i32)>>,
+    /// Changes and syncs of names that succeed, and how many fail after them.
+    unmoved: Rc<Cell<(u64, u64)>>,
     /// Opens that fail, and so.
     unopened: Rc<Cell<(u64, i32)>>,
 }
@@ -76,6 +78,11 @@ impl SimDisk {
     /// So many opens fail; files that are open are read.
     pub fn fail_opens(&self, times: u64, number: i32) {
         self.unopened.set((times, number));
+    }
+
+    /// After so many removals, renames and syncs of names so many fail.
+    pub fn fail_moves(&self, after: u64, times: u64) {
+        self.unmoved.set((after, times));
     }
 
     pub fn room(&self, bytes: Option<usize>) {
@@ -157,6 +164,20 @@ impl SimDisk {
             }
             _ => {
                 self.unreadable.set((after - 1, times, number));
+                Ok(())
+            }
+        }
+    }
+
+    fn moves(&self) -> io::Result<()> {
+        match self.unmoved.get() {
+            (0, 0) => Ok(()),
+            (0, times) => {
+                self.unmoved.set((0, times - 1));
+                Err(io::Error::from_raw_os_error(libc::EROFS))
+            }
+            (after, times) => {
+                self.unmoved.set((after - 1, times));
                 Ok(())
             }
         }
@@ -264,6 +285,7 @@ impl Disk for SimDisk {
 
     async fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.spend()?;
+        self.moves()?;
         let mut state = self.state.borrow_mut();
         let inode = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
         state.names.insert(to.into(), inode);
@@ -273,6 +295,7 @@ impl Disk for SimDisk {
 
     async fn remove(&self, name: &str) -> io::Result<()> {
         self.spend()?;
+        self.moves()?;
         let mut state = self.state.borrow_mut();
         state.names.remove(name).ok_or(io::ErrorKind::NotFound)?;
         state.pending_names.push(NameStep::Unlink(name.into()));
@@ -281,6 +304,7 @@ impl Disk for SimDisk {
 
     async fn sync_names(&self) -> io::Result<()> {
         self.spend()?;
+        self.moves()?;
         let mut state = self.state.borrow_mut();
         state.synced_names = state.names.clone();
         state.pending_names.clear();
