@@ -109,8 +109,8 @@ pub enum Surveyed {
     All,
 }
 
-/// What was on disk at the start: records by hash of their lane's names.
-pub type FoundLanes = BTreeMap<u64, (queen_shards::place::LaneKey, u32)>;
+/// What was on disk at the start: records by hash of their lane's names. The names stay there: there may be millions.
+pub type FoundLanes = BTreeMap<u64, u32>;
 
 impl<D: Disk, O: Outside> Files<D, O> {
     /// Whether there are files, of an earlier process or of this one.
@@ -204,10 +204,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
         }
         self.surveying = true;
         while let Some((_, record)) = self.next_record(at).await {
-            let (stored, lane) = (&mut self.files[at], &record.draft.lane);
+            let stored = &mut self.files[at];
             stored.messages += record.draft.count as u64;
             stored.oldest = stored.oldest.into_iter().chain([record.accepted_at]).min();
-            lanes.entry(lane.hash()).or_insert_with(|| (lane.clone(), 0)).1 += 1;
+            *lanes.entry(record.draft.lane.hash()).or_default() += 1;
         }
         self.surveying = false;
         if self.failures.waits() {

@@ -324,8 +324,8 @@ impl<D: Disk> Server<'_, D> {
             Surveyed::All => {}
         }
         let mut by_shard: Vec<Vec<(u64, u32)>> = vec![Vec::new(); self.setup.shards];
-        for (hash, (lane, records)) in self.surveying.take().unwrap_or_default() {
-            by_shard[lane.owner(self.setup.shards)].push((hash, records));
+        for (hash, records) in self.surveying.take().unwrap_or_default() {
+            by_shard[owner_of_names(hash, self.setup.shards)].push((hash, records));
         }
         for (shard, lanes) in by_shard.into_iter().enumerate() {
             tell(&self.setup.hub, shard, ToShard::SpoolFound { lanes, counted: true });

@@ -152,3 +152,20 @@ fn a_file_that_went_does_not_come_back_with_the_power() {
         assert_eq!(disk.after_cut(&mut Rng::new(seed)).names(), [""; 0], "seed {seed}");
     }
 }
+
+/// A full spool may name fifty million partitions.
+#[test]
+fn a_lane_that_is_found_costs_its_hash_and_a_number() {
+    type Found = <FoundLanes as IntoIterator>::Item;
+    assert!(!std::mem::needs_drop::<Found>() && size_of::<Found>() <= 16, "names and the like are on the heap");
+    let disk = SimDisk::default();
+    let (mut files, _) = open(disk.clone(), MS, limits()).expect("opens");
+    block_on(files.append(&(0..11).map(written).collect::<Vec<_>>()));
+    let (mut files, _) = open(disk, MS + 1, limits()).expect("opens");
+    let found = survey(&mut files);
+    // Every fifth is of one lane.
+    for n in 0..5 {
+        assert_eq!(found[&written(n).draft.lane.hash()], if n == 0 { 3 } else { 2 });
+    }
+    assert_eq!(found.len(), 5);
+}

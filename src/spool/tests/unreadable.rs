@@ -148,7 +148,7 @@ fn survey_rounds(files: &mut Files<SimDisk, Still>, found: &mut FoundLanes) -> u
 }
 
 fn records_of(found: &FoundLanes) -> usize {
-    found.values().map(|(_, records)| *records as usize).sum()
+    found.values().map(|records| *records as usize).sum()
 }
 
 #[test]
