@@ -3,6 +3,7 @@
 use crate::telemetry::log::Gate;
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -24,6 +25,7 @@ pub struct Status {
     damages: AtomicU64,
     refused: AtomicU64,
     wall_clock: AtomicU64,
+    held: AtomicU64,
     recovering: AtomicBool,
     /// Acceptance of the oldest message that is not decided, or 0.
     floor: AtomicI64,
@@ -49,6 +51,8 @@ pub struct Numbers {
     pub damages: u64,
     pub refused: u64,
     pub wall_clock: u64,
+    /// Tries for a directory that is another broker's.
+    pub held: u64,
     /// What an earlier process left is being counted, or not all shards have heard of it.
     pub recovering: bool,
 }
@@ -69,6 +73,7 @@ impl Status {
             damages: self.damages.load(Relaxed),
             refused: self.refused.load(Relaxed),
             wall_clock: self.wall_clock.load(Relaxed),
+            held: self.held.load(Relaxed),
             recovering: self.recovering.load(Acquire),
         }
     }
@@ -208,6 +213,20 @@ impl Status {
                 "a spool file cannot be removed: it is tried again each second",
                 file = name,
                 error = error,
+                suppressed = suppressed
+            );
+        }
+    }
+
+    /// The directory could not be made at the start, and is another broker's now.
+    pub fn held(&self, dir: &Path) {
+        self.held.fetch_add(1, Relaxed);
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::error!(
+                "spool",
+                "another broker uses this spool directory: pushes fail while PostgreSQL is away (FILE_BUFFER_DIR names another)",
+                directory = dir.display(),
                 suppressed = suppressed
             );
         }

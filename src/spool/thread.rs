@@ -5,6 +5,7 @@ use super::direct::Direct;
 use super::disk::{self, Disk, Plain};
 use super::files::{Files, FoundLanes, Limits, Outside, Surveyed};
 use super::lock::{Lock, LockError};
+use super::status::Status;
 use super::{Spool, ToSpool};
 use crate::mail::{Hub, Mail, ToShard, now};
 use crate::mint::unix_millis;
@@ -61,7 +62,7 @@ fn run(spool: Spool, mut setup: Setup) {
     let mut early = Early::default();
     loop {
         if setup.lock.is_none() {
-            setup.lock = open_dir(&setup.dir).ok();
+            setup.lock = open_dir_again(&setup.dir, spool.status());
         }
         let ended = match setup.lock {
             Some(_) => serve_files(&spool, &setup, &mut keeper, &mut early),
@@ -99,6 +100,15 @@ fn serve_files(spool: &Spool, setup: &Setup, keeper: &mut Keeper, early: &mut Ea
 pub fn open_dir(dir: &Path) -> Result<Lock, LockError> {
     disk::make_dir(dir)?;
     Lock::take(dir)
+}
+
+/// Tries again, without waiting: mail waits. Another broker may have made the directory meanwhile, and has it for good.
+pub(super) fn open_dir_again(dir: &Path, status: &Status) -> Option<Lock> {
+    let tried = disk::make_dir(dir).map_err(LockError::from).and_then(|()| Lock::try_take(dir));
+    if let Err(LockError::Held) = tried {
+        status.held(dir);
+    }
+    tried.ok()
 }
 
 /// A ring of glommio's, if the machine allows one. It is asked for a small one first: glommio gives up the process where

@@ -3,6 +3,7 @@
 use super::*;
 use crate::spool::direct::Direct;
 use crate::spool::disk::{Disk, Plain, make_dir};
+use crate::spool::thread::open_dir_again;
 use crate::spool::{Lock, LockError};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -156,6 +157,23 @@ fn one_process_per_directory() {
     assert!(matches!(Lock::take(&dir.0), Err(LockError::Held)));
     drop(lock);
     Lock::take(&dir.0).expect("free again");
+}
+
+/// Two brokers waited for one directory, and the other one has it: that is told, and holds up no mail.
+#[test]
+fn a_directory_of_another_broker_is_told_and_not_waited_for() {
+    let dir = Scratch::new("held");
+    let status = Status::default();
+    let lock = Lock::take(&dir.0).expect("free");
+    let began = std::time::Instant::now();
+    for tries in 1..=5 {
+        assert!(open_dir_again(&dir.0, &status).is_none());
+        assert_eq!(status.numbers().held, tries);
+    }
+    assert!(began.elapsed().as_millis() < 1500, "{:?} for five tries", began.elapsed());
+    drop(lock);
+    assert!(open_dir_again(&dir.0, &status).is_some());
+    assert_eq!(status.numbers().held, 5);
 }
 
 /// What is short is told from what is bad by the number of the system.
