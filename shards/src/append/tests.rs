@@ -1,4 +1,4 @@
-use crate::command::{Codec, Command, Draft, DraftVerdict, Duplicate, Event, Verdict};
+use crate::command::{Codec, Command, Draft, DraftVerdict, Drained, Duplicate, Event, SpoolId, SpoolRecord, Verdict};
 use crate::effect::{AppendOutcome, Call, LaneOutcome, LaneRow, Reply, StoreError};
 use crate::fake::{Fake, lane, plain};
 use crate::frames::{FrameHead, FrameWriter};
@@ -172,4 +172,41 @@ fn every_append_that_adds_something_is_counted_as_written() {
         }
     }
     assert_eq!(fake.shard.lanes_written, 2);
+}
+
+/// The spool's directory could not be read until a push was in flight: what is then found there is older than that push, however
+/// its commit ends.
+#[test]
+fn a_record_that_comes_while_pushes_are_in_flight_is_in_front_of_them() {
+    let outcome = |lane| {
+        let now = Stamp(1 << 40);
+        Ok(AppendOutcome { now, lanes: vec![lane], stored: Vec::new() })
+    };
+    for result in [
+        Err(StoreError::Unknown("lost".into())),
+        Err(StoreError::Unavailable("away".into())),
+        Err(StoreError::Refused("not this".into())),
+        outcome(LaneOutcome::Busy),
+        outcome(LaneOutcome::Moved { last: Offset(3) }),
+    ] {
+        let (what, mut fake) = (format!("{result:?}"), Fake::new());
+        fake.turn(vec![Event::SpoolRead { all: true, but: Vec::new() }]);
+        push_drafts(&mut fake, 1, vec![draft_of("1", &[1]), draft_of("1", &[2])]);
+        push_drafts(&mut fake, 2, vec![draft_of("1", &[3])]);
+        let (commit, append) = fake.appends.remove(0);
+        assert_eq!(append.lanes[0].count, 2, "the third one waits");
+        let drained = |at, key| {
+            let record = SpoolRecord { accepted_at: Stamp(7), draft: draft_of("1", &[key]) };
+            Drained { id: SpoolId { file: 1, at }, record }
+        };
+        fake.turn(vec![Event::Drain { records: vec![drained(1, 10), drained(2, 11)] }]);
+        fake.turn(vec![Event::Appended { commit, result }]);
+        fake.now += 60_000_000;
+        fake.turn(vec![Event::Store { up: false }]);
+        let spooled: Vec<u8> = fake.spooled.iter().map(|(_, record)| record.draft.keys[0]).collect();
+        assert_eq!(spooled, [1, 2, 3], "{what}");
+        let at = fake.shard.lanes.find(&draft_of("1", &[]).lane).expect("it waits for the store");
+        let kept: Vec<u8> = fake.shard.lanes[at].drafts.iter().map(|waiting| waiting.draft.keys[0]).collect();
+        assert_eq!(kept, [10, 11], "{what}");
+    }
 }
