@@ -210,3 +210,40 @@ fn a_record_that_comes_while_pushes_are_in_flight_is_in_front_of_them() {
         assert_eq!(kept, [10, 11], "{what}");
     }
 }
+
+/// From when on the keys are read for a record that was accepted now, while PostgreSQL's clock is two hours behind that.
+/// `None`: it is taken for new as it is.
+fn keys_read_since(found: bool, set_back: bool) -> Option<Option<Stamp>> {
+    const BEHIND_US: i64 = 7_200_000_000;
+    let mut fake = Fake::new();
+    let (mut draft, now) = (draft_of("1", &[1]), Stamp(fake.now as i64));
+    draft.all_minted = true;
+    let stored = Stamp(now.0 - BEHIND_US);
+    if set_back {
+        let event = Event::Clock { now: stored, at: Micros(fake.now) };
+        fake.turn(vec![event]);
+    }
+    fake.turn(vec![Event::SpoolFound { lanes: if found { vec![(draft.lane.hash(), 1)] } else { Vec::new() } }]);
+    let record = SpoolRecord { accepted_at: now, draft };
+    fake.turn(vec![Event::Drain { records: vec![Drained { id: SpoolId { file: 1, at: 1 }, record }] }]);
+    fake.answer(|call| match call {
+        Call::Provision { .. } => Ok(Reply::Lanes(vec![Some(LaneRow { last_created_at: stored, ..lane().row })])),
+        other => Ok(plain(other)),
+    });
+    let since = fake.calls.iter().find_map(|(_, call)| match call {
+        Call::ReadKeys { since, .. } => Some(*since),
+        _ => None,
+    });
+    assert_eq!(since.is_none(), !fake.appends.is_empty());
+    since
+}
+
+/// An earlier attempt may be stamped long before the acceptance: it was accepted by the machine's clock that ran ahead, or
+/// PostgreSQL's was set back, be it by a failover.
+#[test]
+fn an_earlier_attempt_is_looked_for_whatever_the_clocks_say() {
+    assert_eq!(keys_read_since(false, false), None, "nothing was stored since the acceptance");
+    assert_eq!(keys_read_since(true, false), Some(None), "of an earlier process");
+    let since = keys_read_since(false, true).expect("the clock was set back").expect("not all of it is read");
+    assert!(since < Stamp((1 << 40) - 7_200_000_000), "{since:?}");
+}
