@@ -4,7 +4,8 @@
 //!     a reading > LEAP_US or more ahead > leases in memory end sooner > whatever waits for a moment is looked at again
 //!
 //! Holds: when a lease ends is a guess here, and PostgreSQL's to say: too early costs a claim that is refused, too late a
-//! stall as long as the leap. A clock that was set back needs nothing: claims are refused until it has caught up.
+//! stall as long as the leap. For a clock that was set back claims are refused until it has caught up; how far is kept, for the
+//! drain.
 //! Source: reliability 6, F12.
 
 use crate::ids::{Micros, Stamp};
@@ -20,6 +21,7 @@ impl Shard {
         if LEAP_US <= ahead {
             self.leapt_us = self.leapt_us.saturating_add(ahead as u64);
         }
+        self.set_back_us = self.set_back_us.saturating_sub(ahead.min(0));
     }
 
     /// Costs a look at all that is in memory; clocks leap seldom.

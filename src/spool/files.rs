@@ -21,6 +21,7 @@ use queen_shards::handed::{Handed, Room};
 use queen_shards::ids::{MessageId, Stamp};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Records and bytes that are with the shards at once: what a drain holds in memory, and what it does not take away
@@ -309,6 +310,16 @@ impl<D: Disk, O: Outside> Files<D, O> {
 /// Bytes of memory that a record takes.
 fn weight(record: &SpoolRecord) -> usize {
     record.draft.frames.len() + record.draft.packed.as_ref().map_or(0, |packed| packed.len())
+}
+
+/// Whether a directory that cannot be used now may hold records: some are seen there, or it cannot be looked into.
+pub fn may_hold_records(dir: &Path) -> bool {
+    match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.any(|entry| {
+            entry.map_or(true, |entry| entry.file_name().to_str().is_some_and(|name| parse_name(name).is_some()))
+        }),
+        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
 }
 
 /// Milliseconds, sequence, and whether it is being written, of a name of ours.

@@ -3,7 +3,7 @@
 use super::clock::Keeper;
 use super::direct::Direct;
 use super::disk::{self, Disk, Plain};
-use super::files::{Files, FoundLanes, Limits, Outside, Surveyed};
+use super::files::{Files, FoundLanes, Limits, Outside, Surveyed, may_hold_records};
 use super::lock::{Lock, LockError};
 use super::status::Status;
 use super::{Spool, ToSpool};
@@ -126,7 +126,7 @@ pub(super) fn executor() -> Result<glommio::LocalExecutor, String> {
 
 /// What was told before the files were open.
 #[derive(Default)]
-struct Early {
+pub(super) struct Early {
     keys: Option<KeyHasher>,
     up: bool,
     maintenance: bool,
@@ -139,11 +139,14 @@ impl Early {
 }
 
 /// Answers that nothing can be written, until the directory is to be tried again. True: the broker ends.
-fn refuse(spool: &Spool, setup: &Setup, early: &mut Early) -> bool {
+pub(super) fn refuse(spool: &Spool, setup: &Setup, early: &mut Early) -> bool {
     let began = Instant::now();
-    // Nothing is known to be on disk: shards need not wait for what is found there.
-    let nothing = || ToShard::SpoolFound { lanes: Vec::new(), counted: false };
-    (0..setup.shards).for_each(|shard| tell(&setup.hub, shard, nothing()));
+    // Where nothing is on disk shards need not wait for what is found there. Where something may be, pushes fail: they would
+    // overtake it.
+    if !may_hold_records(&setup.dir) {
+        let nothing = || ToShard::SpoolFound { lanes: Vec::new(), counted: false };
+        (0..setup.shards).for_each(|shard| tell(&setup.hub, shard, nothing()));
+    }
     while began.elapsed() < DIR_PAUSE {
         while let Some(mail) = spool.take() {
             match mail {

@@ -1,10 +1,11 @@
 //! The real disk, both ways of writing to it, and what other people put there.
 
 use super::*;
+use crate::mail::{Hub, Mail};
 use crate::spool::direct::Direct;
 use crate::spool::disk::{Disk, Plain, make_dir};
-use crate::spool::thread::open_dir_again;
-use crate::spool::{Lock, LockError};
+use crate::spool::thread::{Early, open_dir_again, refuse};
+use crate::spool::{Lock, LockError, Setup, Spool, ToSpool};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -196,4 +197,27 @@ fn an_error_of_either_disk_has_the_number_of_the_system() {
             Err(error) => eprintln!("NOT RUN with direct I/O: {error}"),
         }
     });
+}
+
+/// Shards that hear of nothing go on without what is there, which would then come too late.
+#[test]
+fn a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+    let dir = Scratch::new("untold");
+    let told = |dir: PathBuf| {
+        let (spool, hub) = (Spool::new(), Hub::new(1, 1).expect("a hub"));
+        let (done, _ended) = std::sync::mpsc::channel();
+        spool.send(ToSpool::Stop { done });
+        let setup = Setup { dir, limits: limits(), lock: None, shards: 1, plain: true, hub: hub.clone() };
+        assert!(refuse(&spool, &setup, &mut Early::default()), "the broker ends");
+        // The mailbox has room for one.
+        hub.send(0, Mail::Signal).is_err()
+    };
+    assert!(told(dir.0.join("none")), "there is none");
+    assert!(told(dir.0.clone()), "nothing is in it");
+    fs::write(dir.0.join("file"), "").expect("writes");
+    assert!(told(dir.0.join("file/none")), "there cannot be any");
+    symlink(dir.0.join("loop"), dir.0.join("loop")).expect("links");
+    assert!(!told(dir.0.join("loop")), "nobody can look into it");
+    fs::write(dir.0.join("queen-1790000000000-00000001.buf"), "").expect("writes");
+    assert!(!told(dir.0.clone()), "it has records");
 }
