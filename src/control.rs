@@ -588,7 +588,7 @@ impl Control {
         if let Some(ways) = ways {
             let leave = async {
                 self.keep_broker(true).await;
-                if pending == 0 {
+                if self.shared.spool.status().is_drained() {
                     self.tell_floor(&ways.short, true).await;
                 }
             };

@@ -263,6 +263,11 @@ impl Status {
         Some(self.floor.load(Relaxed)).filter(|floor| *floor != 0)
     }
 
+    /// No message waits, and no file is left that a later process would drain again.
+    pub fn is_drained(&self) -> bool {
+        self.pending.load(Relaxed) == 0 && self.floor().is_none()
+    }
+
     pub fn set_floor(&self, floor: Option<i64>) {
         self.floor.store(floor.unwrap_or(0), Relaxed);
     }

@@ -77,6 +77,7 @@ fn a_file_that_cannot_be_removed_is_not_forgotten() {
             assert_eq!((disk.names().len() as u64, status.floor()), (1 - after, floor), "{what}: round {round}");
             let now = status.numbers();
             assert_eq!((now.files, now.bytes, now.pending), (1, bytes, 0), "{what}: round {round}");
+            assert!(!status.is_drained(), "{what}: its floor outlives the broker");
             assert!(read_all(&mut files).is_empty(), "{what}: once in a round, and nothing comes twice");
             if after == 1 {
                 break;
@@ -91,6 +92,7 @@ fn a_file_that_cannot_be_removed_is_not_forgotten() {
         let now = status.numbers();
         assert_eq!((now.files, now.bytes, now.damages, status.floor()), (0, 0, 0, None), "{what}");
         assert_eq!((disk.names(), disk.handles.get()), (vec![], 0), "{what}");
+        assert!(status.is_drained(), "{what}");
     }
 }
 
