@@ -473,6 +473,7 @@ impl Core {
 
     /// Runs a state call on the control thread's connection.
     pub async fn state(&self, call: StateCall) -> StateReply {
+        call.check()?;
         let mut waiting = self.slots.open();
         let slot = waiting.slot();
         self.shared.hub.send_wait(self.shared.control(), Mail::State { slot, call }).await;

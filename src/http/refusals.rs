@@ -5,6 +5,7 @@
 
 use super::Response;
 use crate::auth::Denied;
+use crate::state::NOT_ALLOWED;
 use queen_shards::effect::StoreError;
 
 /// Why a request got no regular answer.
@@ -73,6 +74,7 @@ impl Refusal {
     pub fn store(route: &'static str, error: &StoreError) -> Refusal {
         match error {
             StoreError::Unavailable(_) => Refusal::Pool,
+            StoreError::Refused(why) if why.starts_with(NOT_ALLOWED) => Refusal::Invalid(why.clone()),
             StoreError::Refused(detail) | StoreError::Unknown(detail) => {
                 Refusal::StoreFailed { route, detail: detail.clone() }
             }
