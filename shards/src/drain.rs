@@ -1,6 +1,6 @@
 //! Drafts out of the spool: what is stored of their keys, and how they are judged.
 //!
-//!     front of the lane > Call::ReadKeys from window before acceptance on, or all > Seen by key
+//!     front of the lane > Call::ReadKeys from window before acceptance on > Seen by key
 //!                       > (Call::ReadRecords: ids, where only the id can tell) > looked > judge
 //!
 //! A record was accepted long ago, perhaps sent before with an unknown outcome, so the window of live pushes, which
@@ -16,7 +16,7 @@ use crate::effect::{Call, KeysRow, StoreError, key_at};
 use crate::frames::Frames;
 use crate::ids::{Key, MessageId, Offset, Stamp};
 use crate::lane::{DraftFrom, LaneState, WaitingDraft};
-use crate::limits::WINDOW_MARGIN_US;
+use crate::limits::{CLOCK_ASTRAY_US, WINDOW_MARGIN_US};
 use crate::planted::{Bug, is};
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -106,10 +106,8 @@ impl Shard {
             // A minted key can only be stored by an earlier attempt, which came after the acceptance.
             let back = if waiting.draft.all_minted { 0 } else { window_us };
             // Unless PostgreSQL's clock was set back meanwhile, or an earlier process took the acceptance from another clock.
-            since = match *found {
-                true => i64::MIN,
-                false => since.min(accepted_at.0.saturating_sub(back + WINDOW_MARGIN_US).saturating_sub(set_back_us)),
-            };
+            let astray = if *found { CLOCK_ASTRAY_US.max(set_back_us) } else { set_back_us };
+            since = since.min(accepted_at.0.saturating_sub(back + WINDOW_MARGIN_US).saturating_sub(astray));
             for i in 0..waiting.draft.count {
                 seen.entry(key_at(&waiting.draft.keys, i as usize)).or_insert_with(Vec::new);
             }
@@ -117,7 +115,7 @@ impl Shard {
         let nothing = to == Offset::NONE || lane.last_created_at.0 < since;
         let through = if nothing { to } else { Offset::NONE };
         lane.lookup = Some(Box::new(Lookup { through, window_us, seen }));
-        nothing || self.look_further(at, Offset(0), to, (since != i64::MIN).then_some(Stamp(since)))
+        nothing || self.look_further(at, Offset(0), to, Some(Stamp(since)))
     }
 
     fn look_further(&mut self, at: Ref, from: Offset, to: Offset, since: Option<Stamp>) -> bool {

@@ -21,7 +21,9 @@ impl Shard {
         if LEAP_US <= ahead {
             self.leapt_us = self.leapt_us.saturating_add(ahead as u64);
         }
-        self.set_back_us = self.set_back_us.saturating_sub(ahead.min(0));
+        if ahead <= -LEAP_US {
+            self.set_back_us = self.set_back_us.saturating_sub(ahead);
+        }
     }
 
     /// Costs a look at all that is in memory; clocks leap seldom.
