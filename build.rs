@@ -13,7 +13,7 @@ fn main() {
         push(&mut list, path);
     }
     list.push_str("];\npub const FUNCTIONS: &[SqlFile] = &[\n");
-    for path in &sql_files(&root.join("functions")) {
+    for path in &function_files(&root.join("functions")) {
         push(&mut list, path);
     }
     list.push_str("];\n");
@@ -30,13 +30,22 @@ fn stem(path: &Path) -> &str {
     path.file_stem().and_then(|stem| stem.to_str()).expect("an SQL file's name is UTF-8")
 }
 
+/// `*.sql` in the directories in `dir`, which holds nothing else, by name whatever directory they are in.
+fn function_files(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = entries(dir).flat_map(|dir| sql_files(&dir)).collect();
+    files.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+    files
+}
+
 /// `*.sql` directly in `dir`, by name.
 fn sql_files(dir: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(dir)
-        .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
-        .map(|entry| entry.expect("read a directory entry").path())
-        .filter(|path| path.extension().is_some_and(|ext| ext == "sql"))
-        .collect();
+    let mut files: Vec<PathBuf> =
+        entries(dir).filter(|path| path.extension().is_some_and(|ext| ext == "sql")).collect();
     files.sort();
     files
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+    entries.map(|entry| entry.expect("read a directory entry").path())
 }

@@ -17,6 +17,18 @@ CREATE TABLE queen.count_walks (
     recent timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[] NOT NULL
 );
 
+CREATE TABLE queen.groups (
+    id bigint NOT NULL,
+    queue_id uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    mode text,
+    start_at timestamp with time zone,
+    registered_at timestamp with time zone,
+    high_water bigint DEFAULT 0 NOT NULL,
+    conflation boolean DEFAULT false NOT NULL,
+    seed_at timestamp with time zone
+);
+
 CREATE TABLE queen.system_state (
     key text NOT NULL,
     value jsonb NOT NULL,
@@ -75,18 +87,6 @@ CREATE TABLE queen.redrives (
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     finished_at timestamp with time zone
-);
-
-CREATE TABLE queen.groups (
-    id bigint NOT NULL,
-    queue_id uuid NOT NULL,
-    name text NOT NULL COLLATE pg_catalog."C",
-    mode text,
-    start_at timestamp with time zone,
-    registered_at timestamp with time zone,
-    high_water bigint DEFAULT 0 NOT NULL,
-    conflation boolean DEFAULT false NOT NULL,
-    seed_at timestamp with time zone
 );
 
 CREATE TABLE queen.spool_floors (

@@ -52,11 +52,9 @@ const SPOOL_STOP_MAX: Duration = Duration::from_secs(2);
 const PROBE_MAX: Duration = Duration::from_secs(1);
 /// Connections of the control thread: short calls, changes, long ones, reads, pages; pulse, jobs, counting; hints, sent and
 /// heard, once another broker is there.
-const CONTROL_CONNECTIONS: usize = 10;
+pub const CONTROL_CONNECTIONS: usize = 10;
 /// Between tries to bring the schema up while the store is away.
 const BOOT_PAUSE: Duration = Duration::from_millis(250);
-/// Requests in flight get so long at a shutdown before their connections are cut.
-const SHUTDOWN_MAX: Duration = Duration::from_millis(1500);
 /// Between two steps of the clean-up after deleted queues, while it finds something.
 const PURGE_STEP_PAUSE: Duration = Duration::from_millis(50);
 
@@ -590,7 +588,7 @@ impl Control {
         if let Some(ways) = ways {
             let leave = async {
                 self.keep_broker(true).await;
-                if pending == 0 {
+                if self.shared.spool.status().is_drained() {
                     self.tell_floor(&ways.short, true).await;
                 }
             };
@@ -617,9 +615,4 @@ impl Control {
             }
         }
     }
-}
-
-/// How long a shard lets its connections finish.
-pub fn grace() -> Duration {
-    SHUTDOWN_MAX
 }

@@ -128,6 +128,8 @@ pub struct Core {
     /// Tells keys apart within one body while those of the store are not known.
     own_keys: KeyHasher,
     store_up: Cell<bool>,
+    /// What was told of this shard to whoever asks whether all of them can store a push.
+    ready: Cell<bool>,
     spool_found: Cell<bool>,
     ids: Cell<(u64, u32)>,
     leases: Cell<u16>,
@@ -173,6 +175,7 @@ impl Core {
                 alone_until: Cell::new(Micros(0)),
                 keys: OnceCell::new(),
                 store_up: Cell::new(false),
+                ready: Cell::new(false),
                 spool_found: Cell::new(false),
                 ids: Cell::new((0, random_bits() as u32)),
                 leases: Cell::new(random_bits() as u16),
@@ -281,7 +284,7 @@ impl Core {
     pub fn next_safe_time(&self, before: &SafeTime, now: SafeTime) -> Stamp {
         let next = now.after(before);
         let at = next.at;
-        self.shared.safe_time.lock().unwrap_or_else(PoisonError::into_inner).raise(next);
+        self.shared.safe_time.lock().unwrap_or_else(PoisonError::into_inner).raise(next, before);
         at
     }
 
@@ -470,6 +473,7 @@ impl Core {
 
     /// Runs a state call on the control thread's connection.
     pub async fn state(&self, call: StateCall) -> StateReply {
+        call.check()?;
         let mut waiting = self.slots.open();
         let slot = waiting.slot();
         self.shared.hub.send_wait(self.shared.control(), Mail::State { slot, call }).await;
@@ -589,9 +593,8 @@ impl Core {
                 if clock.is_some() && !self.store_up.get() {
                     self.retry_connections();
                 }
-                if self.store_up.replace(clock.is_some()) != clock.is_some() {
-                    self.shared.readiness.store(clock.is_some());
-                }
+                self.store_up.set(clock.is_some());
+                self.tell_ready(clock.is_some() && self.can_append());
                 if clock.is_some() || lost {
                     self.enter(Event::Store { up: clock.is_some() });
                 }
@@ -637,6 +640,28 @@ impl Core {
         if let Some(store) = self.store.get() {
             [&store.append, &store.moves, &store.bundle, &store.cold].into_iter().for_each(|conn| conn.retry_now());
         }
+    }
+
+    fn tell_ready(&self, ready: bool) {
+        if self.ready.replace(ready) != ready {
+            self.shared.readiness.store(ready);
+        }
+    }
+
+    /// Whether pushes of this shard reach the store, which answers the control thread: a server that has no connection left
+    /// for them makes this shard spool. Then one is tried for, because nobody else may do it: where `/health` is not 200 no
+    /// push comes. Source: operations 5.1.
+    fn can_append(self: &Rc<Self>) -> bool {
+        let Some(store) = self.store.get().filter(|store| !store.append.is_sound()) else { return true };
+        if store.append.is_due() {
+            let (core, append) = (self.clone(), store.append.clone());
+            rt::spawn(async move {
+                if append.get().await.is_ok() && core.store_is_up() {
+                    core.tell_ready(true);
+                }
+            });
+        }
+        false
     }
 
     /// What the turn had for the spool, in one piece: it shares one sync.

@@ -160,9 +160,14 @@ impl SafeTime {
         }
     }
 
-    /// This is the latest answer, and now another one was given.
-    pub fn raise(&mut self, answered: SafeTime) {
-        if self.store != answered.store || self.at < answered.at {
+    /// This is the latest answer, and now another one was given, to a request that was asked of the store when `before` was the
+    /// latest. One of another store counts only where no store has taken over since: it may be of the one before, and late.
+    pub fn raise(&mut self, answered: SafeTime, before: &SafeTime) {
+        let counts = match self.store == answered.store {
+            true => self.at < answered.at,
+            false => self.store == before.store,
+        };
+        if counts {
             *self = answered;
         }
     }
@@ -298,7 +303,7 @@ mod tests {
         let mut latest = SafeTime::default();
         let mut answer = |before: &SafeTime, now: SafeTime| {
             let next = now.after(before);
-            latest.raise(next.clone());
+            latest.raise(next.clone(), before);
             (next.at.0, latest.clone())
         };
         let (first, after_first) = answer(&SafeTime::default(), of("a", 70));
@@ -307,6 +312,16 @@ mod tests {
         let (slow, after_slow) = answer(&SafeTime::default(), of("a", 50));
         assert_eq!((slow, &after_slow), (50, &after_second), "what it read is older than what was answered meanwhile");
         let (other, after_other) = answer(&after_slow, of("b", 30));
-        assert_eq!((other, after_other), (30, of("b", 30)), "the clock of another store");
+        assert_eq!((other, &after_other), (30, &of("b", 30)), "the clock of another store");
+        let (late, after_late) = answer(&after_slow, of("a", 90));
+        assert_eq!((late, &after_late), (90, &after_other), "an answer of the store of before changes nothing");
+        let (still, _) = answer(&after_late, of("b", 20));
+        assert_eq!(still, 30, "that of the new one never decreases");
+        let (beside, after_beside) = answer(&after_slow, of("b", 40));
+        assert_eq!(
+            (beside, after_beside),
+            (40, of("b", 40)),
+            "asked of the one, answered by the other as the latest was"
+        );
     }
 }

@@ -70,6 +70,7 @@ fn boot(started: Instant) -> Result<(), Vec<String>> {
     let mut config = Config::from_env().inspect_err(|_| log::init("info", false))?;
     log::init(&config.log_filter, config.log_json);
     panic_hook();
+    rt::raise_file_limit();
     config.boot_lines.iter().for_each(|line| line.log());
     if let Some(argument) = argument() {
         queen::warning!("boot", "arguments are ignored: settings are environment variables", argument = argument);
@@ -199,11 +200,27 @@ fn busy(address: SocketAddr, error: &std::io::Error) -> String {
 /// Cores for shards: all of them next to a PostgreSQL elsewhere, two thirds, rounded up, next to one on this machine: the
 /// broker costs about twice what PostgreSQL does per message, and on two cores two shards beat one.
 fn shards(config: &Config, cores: usize) -> usize {
-    match (config.shards, &config.postgres) {
+    let wanted = match (config.shards, &config.postgres) {
         (0, Postgres::Embedded) => (cores * 2).div_ceil(3).max(1),
         (0, Postgres::Server(..)) => cores.max(1),
         (n, _) => n,
+    };
+    let most = shards_of(config.db_pool_size);
+    if most < wanted {
+        queen::warning!(
+            "boot",
+            "fewer shards than wanted: DB_POOL_SIZE has no more connections",
+            shards = most,
+            wanted = wanted,
+            pool = config.db_pool_size
+        );
     }
+    wanted.min(most)
+}
+
+/// The most shards that so many connections do for: a shard makes do with two of them. Source: operations 1.3.
+fn shards_of(pool: usize) -> usize {
+    (pool.saturating_sub(control::CONTROL_CONNECTIONS) / 2).max(1)
 }
 
 /// The thread that fetches published keys of tokens; shards never wait for the network.
@@ -277,13 +294,16 @@ fn shard(
         };
         let _ = tell.send(Ok(rt::current().to_string()));
         let limits = conn::Limits { body_bytes: shared.config.max_body_bytes, ..conn::Limits::default() };
-        let api = std::rc::Rc::new(Api { core: core.clone(), tenancy: shared.config.tenancy });
-        let serving = conn::serve(api, listener, limits, tls);
-        let limit = async {
-            core.shutdown().await;
-            rt::sleep(control::grace()).await;
-        };
-        rt::race(serving, limit).await;
+        let api = std::rc::Rc::new(Api { core, tenancy: shared.config.tenancy });
+        let cut = conn::serve(api, listener, limits, tls).await;
+        if cut > 0 {
+            queen::warning!(
+                "shutdown",
+                "connections are cut: their requests took too long",
+                shard = index,
+                connections = cut
+            );
+        }
         shared.hub.send_wait(shared.control(), Mail::Finished).await;
     });
     if let Err(error) = ended {

@@ -4,12 +4,38 @@
 
 use queen_shards::effect::StoreError;
 use queen_shards::ids::TenantId;
+use serde_json::Value;
 
 #[derive(Debug)]
 pub struct StateCall {
     pub function: StateFn,
     pub tenant: TenantId,
     pub args: serde_json::Value,
+}
+
+/// What a refusal of [`StateCall::check`] begins with.
+pub const NOT_ALLOWED: &str = "control characters are not allowed in ";
+
+impl StateCall {
+    /// PostgreSQL holds no NUL in a text: said here, by the name of the argument, instead of asked there.
+    pub fn check(&self) -> Result<(), StoreError> {
+        match nul_in("arguments", &self.args) {
+            Some(name) => Err(StoreError::Refused(format!("{NOT_ALLOWED}{name}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The innermost name under which a text with a NUL is.
+fn nul_in<'a>(name: &'a str, args: &'a Value) -> Option<&'a str> {
+    match args {
+        Value::String(text) => text.contains('\0').then_some(name),
+        Value::Array(all) => all.iter().find_map(|one| nul_in(name, one)),
+        Value::Object(all) => {
+            all.iter().find_map(|(key, one)| if key.contains('\0') { Some(name) } else { nul_in(key, one) })
+        }
+        _ => None,
+    }
 }
 
 /// The JSON text the function returned; `None` for SQL null.
@@ -147,4 +173,31 @@ functions! {
     // `jobs`: measures the stored bytes of the next queue, or a page of it; counts the next queue and its groups, or a page.
     MeasureRetained    "measure_retained"    Long,
     CountQueue         "count_queue"         Long,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::refusals::Refusal;
+    use serde_json::json;
+
+    #[test]
+    fn a_nul_in_a_text_of_any_place_is_a_bad_request() {
+        let refused = |args: Value| {
+            let call = StateCall { function: StateFn::Fetch, tenant: TenantId::DEFAULT, args };
+            call.check().err().map(|error| {
+                let response = Refusal::store("fetch", &error).response();
+                (response.status, String::from_utf8(response.body).expect("UTF-8"))
+            })
+        };
+        let body = |name: &str| Some((400, format!(r#"{{"error":"control characters are not allowed in {name}"}}"#)));
+        assert_eq!(refused(json!({"queue": "\0"})), body("queue"));
+        assert_eq!(
+            refused(json!({"entries": [{"queue": "a"}, {"queue": "a", "partition": "a\0"}]})),
+            body("partition")
+        );
+        assert_eq!(refused(json!({"groups": ["a", "\0"]})), body("groups"));
+        assert_eq!(refused(json!({"x": {"a\0": 1}})), body("x"));
+        assert_eq!(refused(json!({"queue": "\\u0000", "limit": 0, "group": null, "f": false})), None);
+    }
 }

@@ -93,6 +93,43 @@ fn the_table_of_tests_names_what_exists_and_leaves_nothing_out() {
     }
 }
 
+/// A route of the contract is served, or the changelog says that this version does not have it; and what it says is true.
+#[test]
+fn the_changelog_names_every_route_of_the_contract_that_is_not_served() {
+    let table = read(&in_package("src/http/routes.rs"));
+    let served: BTreeSet<(String, &str)> = table
+        .lines()
+        .filter_map(|line| line.trim().split_once(" \"").or(line.trim().split_once('"')))
+        .filter_map(|(method, rest)| Some((method.trim().to_ascii_uppercase(), rest.split_once("\" ")?.0)))
+        .collect();
+    let log = read(&in_package("CHANGELOG.md"));
+    let log = log.split_once("\n### Not in this version\n").expect("the section").1;
+    let missing: Vec<&str> =
+        quoted(log.split("\n### ").next().expect("its end")).filter(|word| word.starts_with('/')).collect();
+    let says =
+        |path: &str| missing.iter().any(|it| it.strip_suffix('*').map_or(path == *it, |it| path.starts_with(it)));
+    let (mut routes, mut unsaid) = (0, Vec::new());
+    for (document, section) in [("http-state-plane", "\n## 14. "), ("operations", "\n### 2.7 ")] {
+        let spec = read(&in_package(&format!("docs/spec/{document}.md")));
+        let text = spec.split_once(section).expect("the section").1;
+        let text = text.split("\n#").next().expect("its end");
+        for line in text.lines().filter(|line| line.starts_with('|')).skip(2) {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            for path in quoted(cells[1]).filter(|word| word.starts_with('/')) {
+                for method in cells[0].split(", ") {
+                    routes += 1;
+                    let is_served = served.contains(&(method.to_owned(), path));
+                    if is_served == says(path) {
+                        unsaid.push(format!("{method} {path}: served {is_served}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(90 < routes, "{routes}: are the tables still read?");
+    assert!(unsaid.is_empty(), "{unsaid:#?}");
+}
+
 /// Who looks for a rule finds its file from the table of rooms: a file or a directory of the sources that it leaves out was
 /// added without a word on what is in it.
 #[test]

@@ -568,11 +568,16 @@ impl Shard {
         }
     }
 
-    /// Puts judged drafts back in front of their lane, in order.
+    /// Puts judged drafts back in front of their lane, in order. What came out of the spool meanwhile is older than pushes.
     fn unjudge(&mut self, at: Ref, drafts: Vec<JudgedDraft>) {
-        let lane = &mut self.lanes[at];
-        for draft in drafts.into_iter().rev() {
-            lane.drafts.push_front(draft.waiting);
+        for JudgedDraft { waiting, .. } in drafts.into_iter().rev() {
+            match waiting.is_drained() {
+                true => self.put_in_order(at, waiting),
+                false => {
+                    let drafts = &mut self.lanes[at].drafts;
+                    drafts.insert(drafts.partition_point(WaitingDraft::is_drained), waiting);
+                }
+            }
         }
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct PopJob {
     /// The moves among them.
     moves: u32,
     pub(crate) failed: bool,
+    /// What failed passes: see [`PopVerdict::passes`](crate::command::PopVerdict::passes).
+    pub(crate) passes: bool,
     /// Nothing more is to be claimed for it.
     stopped: bool,
     /// See [`Command::Withdraw`](crate::command::Command::Withdraw).
@@ -80,6 +82,12 @@ impl PopJob {
         self.failed = true;
     }
 
+    /// Its group could not be met.
+    pub(crate) fn fail_for(&mut self, why: &StoreError) {
+        self.passes = matches!(why, StoreError::Unavailable(_)) && (self.passes || !self.failed);
+        self.failed = true;
+    }
+
     /// Takes the width that goes with the group's record. What was claimed under another record is answered as it is: one
     /// answer has one kind.
     fn adopt(&mut self, conflating: bool) {
@@ -113,6 +121,7 @@ impl Shard {
             pending: 0,
             moves: 0,
             failed: false,
+            passes: false,
             stopped: false,
             withdrawn: false,
             waits_in: None,
@@ -296,7 +305,8 @@ impl Shard {
         let lease = job.lease.filter(|_| !job.pop.auto_ack && !job.claims.is_empty());
         let failed = job.failed && job.claims.is_empty();
         let PopJob { claims, fill_wait_ms, conflation, .. } = job;
-        let verdict = PopVerdict { claims, lease, ready: 0, fill_wait_ms, failed, conflation };
+        let verdict =
+            PopVerdict { claims, lease, ready: 0, fill_wait_ms, failed, passes: failed && job.passes, conflation };
         self.reply(job.slot, Verdict::Pop(verdict));
     }
 
@@ -680,8 +690,8 @@ impl Shard {
                     self.cursors_gone(group, id, gone);
                 }
             }
-            Err(_) => {
-                self.pops[at].failed = true;
+            Err(why) => {
+                self.pops[at].fail_for(&why);
                 for lane in lanes {
                     self.free_cursor(lane, group);
                 }

@@ -242,6 +242,8 @@ pub struct PopVerdict {
     pub fill_wait_ms: u32,
     /// The store could not be asked; the wire answers 500.
     pub failed: bool,
+    /// The same, and it passes: a group could not be met now, for a lock perhaps that a seek holds.
+    pub passes: bool,
     /// Whether the group is conflating; `None`: there is no such queue or partition, so nobody says.
     pub conflation: Option<bool>,
 }

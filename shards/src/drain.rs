@@ -16,7 +16,7 @@ use crate::effect::{Call, KeysRow, StoreError, key_at};
 use crate::frames::Frames;
 use crate::ids::{Key, MessageId, Offset, Stamp};
 use crate::lane::{DraftFrom, LaneState, WaitingDraft};
-use crate::limits::WINDOW_MARGIN_US;
+use crate::limits::{CLOCK_ASTRAY_US, WINDOW_MARGIN_US};
 use crate::planted::{Bug, is};
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -99,13 +99,15 @@ impl Shard {
             }
             return self.decided(at);
         }
-        let (mut seen, mut since) = (HashMap::new(), i64::MAX);
+        let (mut seen, mut since, set_back_us) = (HashMap::new(), i64::MAX, self.set_back_us);
         for waiting in lane.drafts.iter_mut() {
-            let DraftFrom::Spool { accepted_at, looked, .. } = &mut waiting.from else { break };
+            let DraftFrom::Spool { accepted_at, found, looked, .. } = &mut waiting.from else { break };
             *looked = true;
             // A minted key can only be stored by an earlier attempt, which came after the acceptance.
             let back = if waiting.draft.all_minted { 0 } else { window_us };
-            since = since.min(accepted_at.0.saturating_sub(back + WINDOW_MARGIN_US));
+            // Unless PostgreSQL's clock was set back meanwhile, or an earlier process took the acceptance from another clock.
+            let astray = if *found { CLOCK_ASTRAY_US.max(set_back_us) } else { set_back_us };
+            since = since.min(accepted_at.0.saturating_sub(back + WINDOW_MARGIN_US).saturating_sub(astray));
             for i in 0..waiting.draft.count {
                 seen.entry(key_at(&waiting.draft.keys, i as usize)).or_insert_with(Vec::new);
             }

@@ -218,7 +218,7 @@ impl Handed {
     }
 
     /// A record was refused, when its shard had written so many lanes; `None`: it was not handed over. One that is to be set
-    /// aside is gone from here.
+    /// aside waits for another try until [`Handed::set_aside`].
     ///
     /// A refusal counts if something else was stored since the last one of its lane, so that it is the record's own, or if no
     /// older record is refused: what refuses all of them, a right that is missing perhaps, says nothing of one.
@@ -237,12 +237,16 @@ impl Handed {
         let enough = if held.guilty && others_are_stored { REFUSALS_AGAIN_MAX } else { REFUSALS_MAX };
         known.count += counts as u32;
         (known.waits, known.round, held.seen) = (true, self.round, now);
-        let refused = Refused { counted: counts.then_some(known.count), aside: enough <= known.count };
-        if refused.aside {
+        Some(Refused { counted: counts.then_some(known.count), aside: enough <= known.count })
+    }
+
+    /// A refused record is set aside.
+    pub fn set_aside(&mut self, id: SpoolId) {
+        let lane = self.refused.get(&id).map(|known| known.lane);
+        if let Some(held) = lane.and_then(|lane| self.held.get_mut(&lane)) {
             held.guilty = true;
-            self.settle(id);
         }
-        Some(refused)
+        self.settle(id);
     }
 
     /// A new round of tries begins: not before a second has passed.

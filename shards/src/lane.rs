@@ -89,9 +89,10 @@ pub const SINCE_EVER: Stamp = Stamp(i64::MIN);
 pub enum DraftFrom {
     /// Of a push that waits for its verdict.
     Push { job: Ref, index: usize },
-    /// Out of the spool, accepted then. `looked`: what the lane's lookup holds of its keys is all there is. `refused`: the
-    /// store refused it, and the spool's word is awaited; nothing of the lane overtakes it.
-    Spool { id: SpoolId, accepted_at: Stamp, looked: bool, refused: bool },
+    /// Out of the spool, accepted then. `found`: perhaps written by an earlier process, whose clock may have been astray.
+    /// `looked`: what the lane's lookup holds of its keys is all there is. `refused`: the store refused it, and the spool's
+    /// word is awaited; nothing of the lane overtakes it.
+    Spool { id: SpoolId, accepted_at: Stamp, found: bool, looked: bool, refused: bool },
 }
 
 #[derive(Debug)]

@@ -4,7 +4,8 @@
 //!     a reading > LEAP_US or more ahead > leases in memory end sooner > whatever waits for a moment is looked at again
 //!
 //! Holds: when a lease ends is a guess here, and PostgreSQL's to say: too early costs a claim that is refused, too late a
-//! stall as long as the leap. A clock that was set back needs nothing: claims are refused until it has caught up.
+//! stall as long as the leap. For a clock that was set back claims are refused until it has caught up; how far is kept, for the
+//! drain.
 //! Source: reliability 6, F12.
 
 use crate::ids::{Micros, Stamp};
@@ -19,6 +20,9 @@ impl Shard {
         let ahead = self.stamp().0.saturating_sub(known.0);
         if LEAP_US <= ahead {
             self.leapt_us = self.leapt_us.saturating_add(ahead as u64);
+        }
+        if ahead <= -LEAP_US {
+            self.set_back_us = self.set_back_us.saturating_sub(ahead);
         }
     }
 

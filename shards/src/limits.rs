@@ -77,6 +77,10 @@ pub const REREAD_WAIT_US: u64 = 1_000_000;
 /// Keys stay in memory so much longer than the window: two readings of the clock differ by their way here, and a floor
 /// that goes back must not mean another load.
 pub const WINDOW_MARGIN_US: i64 = 1_000_000;
+
+/// How far the clock by which an earlier process accepted a record may have been ahead of PostgreSQL's. 26 hours: a machine
+/// that takes local time for UTC after a reboot, from one end of the world's time zones to the other.
+pub const CLOCK_ASTRAY_US: i64 = 26 * 3_600_000_000;
 /// Lanes without a push for so long may lose their window when the budget is exceeded.
 pub const WINDOW_IDLE_US: u64 = 2_000_000;
 /// Bytes of the newest records of all lanes of a shard: a second of pushes at what one core takes, so that consumers that keep up

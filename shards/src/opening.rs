@@ -58,16 +58,16 @@ impl Shard {
                 }
                 self.forget_empty_queue(queue);
             }
-            Err(_) => self.opening_failed(group),
+            Err(why) => self.opening_failed(group, &why),
         }
     }
 
     /// The store could not be asked: who waits is told so, and the next one asks again.
-    fn opening_failed(&mut self, group: Ref) {
+    fn opening_failed(&mut self, group: Ref, why: &StoreError) {
         let state = &mut self.queues.groups[group];
         (state.state, state.again) = (GroupState::Unknown, None);
         for pop in state.pops.take(&self.pops) {
-            self.pops[pop].failed = true;
+            self.pops[pop].fail_for(why);
             self.finish_pop(pop);
         }
     }
@@ -97,7 +97,7 @@ impl Shard {
         let GroupState::Scanning(_) = state.state else { return };
         let (rows, next) = match page {
             Ok(page) => page,
-            Err(_) => return self.opening_failed(group),
+            Err(why) => return self.opening_failed(group, &why),
         };
         let queue = state.queue;
         let (tenant, name) = (self.queues.slab[queue].tenant, self.queues.slab[queue].name.clone());

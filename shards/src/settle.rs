@@ -41,8 +41,9 @@ pub(crate) struct AckJob {
 #[derive(Debug)]
 struct PreparesSets {
     job: Ref,
-    /// Leases that sets without one of their own may be under.
+    /// Leases that sets without one of their own may be under, sorted; and which of them was named first.
     leases: Vec<LeaseId>,
+    first: Option<LeaseId>,
     /// With the queue of each.
     moves: Vec<Option<(CursorMove, Arc<str>)>>,
 }
@@ -50,8 +51,10 @@ struct PreparesSets {
 impl AckJob {
     /// The lease that fences a set, given the one its cursor says. Source: data plane 7.2.
     fn lease_of(&self, set: usize, held: LeaseId) -> Option<LeaseId> {
-        let named = self.prepares.as_ref().map_or(&[][..], |prepares| &prepares.leases);
-        let holder = || named.iter().copied().find(|lease| *lease == held).or(named.first().copied());
+        let holder = || {
+            let PreparesSets { leases, first, .. } = self.prepares.as_deref()?;
+            if leases.binary_search(&held).is_ok() { Some(held) } else { *first }
+        };
         self.sets[set].lease.or_else(holder)
     }
 
@@ -101,12 +104,14 @@ impl Shard {
     }
 
     /// Decides the sets of a bundle as acks are decided, and moves nothing.
-    pub(crate) fn prepare_sets(&mut self, prepare: Ref, sets: Vec<AckSet>, leases: Vec<LeaseId>) {
+    pub(crate) fn prepare_sets(&mut self, prepare: Ref, sets: Vec<AckSet>, mut leases: Vec<LeaseId>) {
         let n = sets.len();
         if n == 0 {
             return self.sets_prepared(prepare, Vec::new());
         }
-        let prepares = Some(Box::new(PreparesSets { job: prepare, leases, moves: vec![None; n] }));
+        let first = leases.first().copied();
+        leases.sort_unstable();
+        let prepares = Some(Box::new(PreparesSets { job: prepare, leases, first, moves: vec![None; n] }));
         let job = self.acks.insert(AckJob { slot: Slot(0), sets, verdicts: vec![None; n], left: n, prepares });
         for set in 0..n {
             self.start_set(Ticket { job, set });

@@ -86,6 +86,8 @@ pub struct Shard {
     pub(crate) timers: Timers,
     /// By how much PostgreSQL's clock is further than it was known to be, since the last look.
     pub(crate) leapt_us: u64,
+    /// How far PostgreSQL's clock was set back so far, all in all: what was stored may be stamped so much before its acceptance.
+    pub(crate) set_back_us: i64,
     pub(crate) watches: Watches,
     pub(crate) absent: HashMap<u64, Micros>,
     /// See [`Timer::Meet`].
@@ -143,6 +145,7 @@ impl Shard {
             lanes_written: 0,
             timers: Timers::default(),
             leapt_us: 0,
+            set_back_us: 0,
             watches: Watches::default(),
             absent: HashMap::new(),
             unmet: Vec::new(),

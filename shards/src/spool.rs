@@ -49,6 +49,8 @@ pub(crate) struct Spool {
 struct Behind {
     writing: u32,
     unread: u32,
+    /// Some were there at the start.
+    found: bool,
 }
 
 #[derive(Debug)]
@@ -167,10 +169,12 @@ impl Shard {
     pub(crate) fn drain(&mut self, records: Vec<Drained>) {
         for Drained { id, record: SpoolRecord { accepted_at, draft } } in records {
             let key = draft.lane.clone();
+            let mut found = false;
             if let Some(behind) = self.spool.behind.get_mut(&key.hash()) {
                 behind.unread = behind.unread.saturating_sub(1);
+                found = behind.found;
             }
-            let from = DraftFrom::Spool { id, accepted_at, looked: false, refused: false };
+            let from = DraftFrom::Spool { id, accepted_at, found, looked: false, refused: false };
             let at = self.lane_entry(&key);
             self.lanes[at].touched = self.now;
             self.put_in_order(at, WaitingDraft { from, draft, since: self.now, probe: None });
@@ -195,7 +199,9 @@ impl Shard {
     pub(crate) fn spool_found(&mut self, lanes: Vec<(u64, u32)>) {
         self.spool.found = true;
         for (hash, records) in lanes {
-            self.spool.behind.entry(hash).or_default().unread += records;
+            let behind = self.spool.behind.entry(hash).or_default();
+            behind.unread += records;
+            behind.found = true;
         }
         self.prepare_all();
     }

@@ -137,7 +137,7 @@ pub const GROUPS: &[Group] = &[
             Setting::bool("PG_USE_SSL", false, "TLS on every connection to your PostgreSQL, or none; sockets of this machine need none. `sslmode=require` in `DATABASE_URL` asks for the same."),
             Setting::bool("PG_SSL_REJECT_UNAUTHORIZED", true, "`false`: accept any certificate; boot warns."),
             Setting::text("PG_SSL_ROOT_CERT", "", "The CA to trust, as PEM text, real newlines or `\\n`. It replaces the built-in public roots and is always verified. Text that is no certificate is fatal."),
-            Setting::int("DB_POOL_SIZE", 160, 1..=10_000, "connections", "Most connections this broker may open. It opens what its shards use: 4 each, or 2 where that is too many, and 10."),
+            Setting::int("DB_POOL_SIZE", 160, 1..=10_000, "connections", "Most connections this broker may open. It opens what its shards use: 4 each, or 2 where that is too many, and 10; there are fewer shards where even that is too many, at least one."),
             Setting::int("QUEEN_PUSH_COMMIT_TIMEOUT_MS", 5000, 1..=MS_MAX, "ms", "Deadline of one fused push commit; past it the outcome is unknown."),
             Setting::int("QUEEN_STMT_TIMEOUT_MS", 30_000, 1..=MS_MAX, "ms", "Deadline of any other statement: cancelled, and its connection dropped."),
         ],
@@ -282,7 +282,7 @@ pub const GROUPS: &[Group] = &[
     Group {
         name: "logging",
         rows: &[
-            Setting::text("LOG_LEVEL", "info", "Level, or a filter like `info,queen::pop=debug`. Bad syntax is `info`."),
+            Setting::text("LOG_LEVEL", "info", "Level, or a filter like `info,queen::pop=debug`. Bad syntax is `info`. On a terminal, where neither this nor `RUST_LOG` is set, it is `warn,shutdown=info`."),
             Setting::text("RUST_LOG", "", "Filter; wins over `LOG_LEVEL`.").derived("unset"),
             Setting::bool("QUEEN_LOG_JSON", false, "One JSON object per line."),
             Setting::int("QUEEN_LOG_RATES_MS", 10_000, 1000..=MS_MAX, "ms", "Period of the `rates` and `sizes` lines."),

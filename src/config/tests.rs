@@ -381,3 +381,10 @@ fn the_spool_lies_with_the_embedded_database_else_in_one_place_of_the_host() {
     assert_eq!(spool(&[("QUEEN_DATA_DIR", "/srv/q"), ("PG_HOST", "db")]), "/var/lib/queen/buffers");
     assert_eq!(spool(&[("PG_HOST", "db"), ("FILE_BUFFER_DIR", "/srv/spool")]), "/srv/spool");
 }
+
+/// What holds on a terminal is said where the default is.
+#[test]
+fn the_row_of_the_log_level_says_what_holds_on_a_terminal() {
+    let row = settings::rows().find(|row| row.name == "LOG_LEVEL").expect("a row");
+    assert!(row.reason.contains(&format!("`{ON_A_TERMINAL}`")), "{}", row.reason);
+}

@@ -60,6 +60,8 @@ pub struct Limits {
     pub write_timeout: Duration,
     pub idle_timeout: Duration,
     pub linger_timeout: Duration,
+    /// For requests in flight at a shutdown.
+    pub shutdown_timeout: Duration,
     pub connections: usize,
     pub body_budget_bytes: usize,
     /// Granularity of the timeouts above.
@@ -75,6 +77,7 @@ impl Default for Limits {
             write_timeout: limits::WRITE_TIMEOUT,
             idle_timeout: limits::IDLE_TIMEOUT,
             linger_timeout: limits::LINGER_TIMEOUT,
+            shutdown_timeout: limits::SHUTDOWN_TIMEOUT,
             connections: limits::CONNECTIONS_MAX,
             body_budget_bytes: limits::BODY_BUDGET_BYTES,
             tick: limits::TICK,

@@ -31,8 +31,8 @@ pub(super) struct Shared<S> {
 }
 
 /// Accepts and serves connections until the service shuts down; then stops accepting, closes idle connections, lets
-/// requests be answered, and returns when the last connection has closed. The caller bounds that wait.
-pub async fn serve<S: Service>(service: Rc<S>, listener: Listener, limits: Limits, tls: Option<Arc<Tls>>) {
+/// requests be answered, and returns when the last connection has closed or its time is over: how many are left then.
+pub async fn serve<S: Service>(service: Rc<S>, listener: Listener, limits: Limits, tls: Option<Arc<Tls>>) -> usize {
     let shared = Shared::new(service, limits, tls);
     let ticking = Rc::downgrade(&shared);
     spawn(async move {
@@ -44,14 +44,18 @@ pub async fn serve<S: Service>(service: Rc<S>, listener: Listener, limits: Limit
         }
     });
     race(shared.service.shutdown(), shared.accept(&listener)).await;
-    shared.clock.close_after_answers();
-    while let Some(stream) = listener.accept_waiting().await {
-        shared.start(stream);
-    }
-    drop(listener);
-    sleep(CLOSING_GRACE).await;
-    shared.clock.close_idle();
-    shared.below(1).await;
+    let closing = async {
+        shared.clock.close_after_answers();
+        while let Some(stream) = listener.accept_waiting().await {
+            shared.start(stream);
+        }
+        drop(listener);
+        sleep(CLOSING_GRACE).await;
+        shared.clock.close_idle();
+        shared.below(1).await;
+    };
+    timeout(shared.limits.shutdown_timeout, closing).await;
+    shared.count.get()
 }
 
 impl<S: Service> Shared<S> {

@@ -1,6 +1,7 @@
 //! `POST /api/v1/fetch` and `POST /api/v1/partitions/changed`: reads by offset. No lease, no cursor, no side effect.
 //!
-//! A fetch that waits asks again, at growing intervals: what is written through another broker is seen as well.
+//! A fetch that waits asks for the watermarks again, at growing intervals, and reads messages when one of them moved: what is
+//! written through another broker is seen as well.
 //! Source: state plane 8, 9.
 
 use super::dead_letters::push_payload;
@@ -64,14 +65,33 @@ pub async fn fetch(core: &Rc<Core>, request: &Request, _: &Params) -> Response {
             return Response { hold, ..Response::json(200, fetched.body) };
         }
         // Nothing of what was looked at is held while it waits.
+        let seen = marks(&reply);
         drop((hold, reply, fetched));
-        let ended = rt::race(request.gone.wait(), core.shutdown());
-        rt::race(ended, rt::sleep(pause.min(left))).await;
-        if request.gone.is_gone() {
-            return Response::empty(204);
+        loop {
+            let left = asked.wait.saturating_sub(start.elapsed());
+            let ended = rt::race(request.gone.wait(), core.shutdown());
+            rt::race(ended, rt::sleep(pause.min(left))).await;
+            if request.gone.is_gone() {
+                return Response::empty(204);
+            }
+            pause = (pause * 2).min(LOOK_PAUSE_MAX);
+            if asked.wait <= start.elapsed() || core.is_closing() {
+                break;
+            }
+            let args = json!({"entries": asked.entries, "bytes": 0});
+            match value(call(core, request, StateFn::Fetch, args).await, "fetch") {
+                Ok(reply) if marks(&reply) == seen => {}
+                Ok(_) => break,
+                Err(refused) => return refused,
+            }
         }
-        pause = (pause * 2).min(LOOK_PAUSE_MAX);
     }
+}
+
+/// What a look without messages tells of each entry: its watermarks, and what ends the wait.
+fn marks(reply: &Value) -> Vec<(Option<i64>, Option<i64>, bool)> {
+    let of = |entry: &Value| (entry["high"].as_i64(), entry["start"].as_i64(), !entry["error"].is_null());
+    reply.as_array().into_iter().flatten().map(of).collect()
 }
 
 #[derive(Debug, PartialEq)]

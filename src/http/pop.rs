@@ -43,6 +43,8 @@ const LATE_MAX: u64 = 1_000_000;
 /// watch. The periodic re-check of data plane 4.5 is the engine's: each second, in memory, for all watches of a shard.
 const RECHECK: u64 = 5_000_000;
 const RECHECK_DISCOVERY: u64 = 1_000_000;
+/// Between two asks of a pop that waits and finds its group or queue locked in the store.
+const HELD_PAUSE: u64 = 500_000;
 /// How often a pop that waits for its batch to fill (minPopWaitTime) counts again, in memory.
 const FILL_RECOUNT: u64 = 10_000;
 /// Wakes in a row that led to nothing before asks are spaced out: others were faster, or the hint was wrong.
@@ -84,7 +86,9 @@ async fn serve(core: &Rc<Core>, request: &Request, asking: &Asking) -> Response 
             Continue(found) => found,
             Break(response) => return response,
         };
-        let ended = if 0 < found.ready && !call.claim_any {
+        let ended = if found.held {
+            Box::pin(call.try_again()).await
+        } else if 0 < found.ready && !call.claim_any {
             Box::pin(call.fill(&found)).await
         } else {
             (call.claim_any, call.filling) = (!asking.fills, None);
@@ -135,6 +139,8 @@ struct Found {
     /// Messages that are there, fewer than the batch, and how long the batch may be held to fill.
     ready: u32,
     fill_wait_ms: u32,
+    /// A shard could not look: something in the store is locked for a while.
+    held: bool,
 }
 
 impl<'a> Call<'a> {
@@ -207,14 +213,22 @@ impl<'a> Call<'a> {
             }
             return Break(taken.answer(asking, self.policy));
         }
-        if taken.failed {
+        let held = taken.failed && taken.passes && core.store_is_up() && core.now() < self.deadline;
+        if taken.failed && !held {
             let why = if core.store_is_up() { Refusal::PopFailed } else { Refusal::Pool };
             return Break(why.response());
         }
         if taken.late {
             return Break(self.nothing());
         }
-        Continue(Found { sources, heard, seen, ready: taken.ready, fill_wait_ms: taken.fill_wait_ms })
+        Continue(Found { sources, heard, seen, ready: taken.ready, fill_wait_ms: taken.fill_wait_ms, held })
+    }
+
+    /// A shard could not look now: it is asked again in a moment.
+    async fn try_again(&mut self) -> Option<Response> {
+        let until = self.deadline.min(self.core.now().plus(HELD_PAUSE));
+        (self.guards, self.names, self.woken_by) = (Vec::new(), Names::Usual, None);
+        (park(self.core, self.request, &mut [], until).await == Parked::Ended).then(|| self.nothing())
     }
 
     /// Something is there, less than the batch: holds it until it fills or its time is over.

@@ -76,8 +76,15 @@ async fn finish(core: &Rc<Core>, planned: Planned, ids: &[MessageId], counts: bo
     let verdicts = ask_owners(core, plan.drafts, &plan.draft_of_lane, spool).await;
     // Source: data plane 3.7.
     let status = if maintenance && verdicts.contains(&DraftVerdict::Failed) { 500 } else { 201 };
+    // What is spooled untried failed as well. One that was tried is counted there. Source: operations 4.1, 5.11.
+    if !maintenance
+        && !core.store_is_up()
+        && verdicts.iter().any(|verdict| matches!(verdict, DraftVerdict::Buffered | DraftVerdict::Failed))
+    {
+        core.metrics.shard(core.shard()).db_error();
+    }
     let fates = plan.fates;
-    core.metrics.shard(core.shard()).push(1, told.items.len() as u64);
+    core.metrics.shard(core.shard()).push(1, answer::taken(&told, ids, &fates, &verdicts));
     let body = if counts { answer::counts } else { answer::answer };
     Response::json(status, body(&told, ids, &fates, &verdicts))
 }

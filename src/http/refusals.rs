@@ -1,5 +1,6 @@
-//! The one table from a refusal to its status and body. Elsewhere are only the bodies that say more than `error`: an empty
-//! answer's (`pop`), a dead letter's, a refused option's, a batch's whose items are refused each.
+//! The one table from a refusal to its status and body. Elsewhere are only the bodies that say more than `error`, or less: an
+//! empty answer's and the plain text of a refused query (`pop`), a dead letter's, a redrive's conflict, a refused option's, a
+//! batch's whose items are refused each.
 //!
 //! All interpolated text is JSON-escaped. The envelope is flat: `{"error":"<text>"}`. Source: data plane 1.3,
 //! operations 2.5 and 5.0.
@@ -7,6 +8,7 @@
 use super::Response;
 use super::json::error_body;
 use crate::auth::Denied;
+use crate::state::NOT_ALLOWED;
 use queen_shards::effect::StoreError;
 
 /// Why a request got no regular answer.
@@ -77,6 +79,7 @@ impl Refusal {
     pub fn store(route: &'static str, error: &StoreError) -> Refusal {
         match error {
             StoreError::Unavailable(_) => Refusal::Pool,
+            StoreError::Refused(why) if why.starts_with(NOT_ALLOWED) => Refusal::Invalid(why.clone()),
             StoreError::Refused(detail) | StoreError::Unknown(detail) => {
                 Refusal::StoreFailed { route, detail: detail.clone() }
             }

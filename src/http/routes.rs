@@ -50,6 +50,8 @@ pub struct Route {
     pub method: Method,
     pub pattern: &'static str,
     pub access: Access,
+    /// Whether it resolves the tenant; of the whole cell otherwise. Source: operations 2.7, 2.8.
+    pub tenant: bool,
     pub handler: Handler,
 }
 
@@ -71,15 +73,24 @@ impl Params {
     }
 }
 
-/// `METHOD "path" Access handler,` lines. A handler is `pub async fn(&Rc<Core>, &Request, &Params) -> Response`.
+/// `METHOD "path" Access handler,` lines: those of a tenant, a semicolon, those of the whole cell. A handler is
+/// `pub async fn(&Rc<Core>, &Request, &Params) -> Response`.
 macro_rules! routes {
-    ($($method:ident $pattern:literal $access:ident $handler:path,)*) => {
-        &[$(Route {
+    ($($method:ident $pattern:literal $access:ident $handler:path,)*;
+     $($cell_method:ident $cell_pattern:literal $cell_access:ident $cell_handler:path,)*) => {
+        &[
+            $(routes!(@line true $method $pattern $access $handler),)*
+            $(routes!(@line false $cell_method $cell_pattern $cell_access $cell_handler),)*
+        ]
+    };
+    (@line $tenant:literal $method:ident $pattern:literal $access:ident $handler:path) => {
+        Route {
             method: Method::$method,
             pattern: $pattern,
             access: Access::$access,
+            tenant: $tenant,
             handler: |core, request, params| Box::pin(async move { $handler(&core, &request, &params).await }),
-        }),*]
+        }
     };
 }
 
@@ -125,10 +136,11 @@ pub static ROUTES: &[Route] = routes! {
     Post   "/api/v1/fetch"                                                      ReadOnly  super::fetch::fetch,
     Post   "/api/v1/partitions/changed"                                         ReadOnly  super::fetch::changed,
 
-    Get    "/api/v1/status"                                                     ReadOnly  super::status::status,
-    Get    "/api/v1/status/buffers"                                             ReadOnly  super::status::buffers,
     Get    "/api/v1/status/queues"                                              ReadOnly  super::status::queues,
     Get    "/api/v1/status/queues/:queue"                                       ReadOnly  super::status::queue,
+    ;
+    Get    "/api/v1/status"                                                     ReadOnly  super::status::status,
+    Get    "/api/v1/status/buffers"                                             ReadOnly  super::status::buffers,
     Get    "/api/v1/system/maintenance"                                         Admin     super::maintenance::get,
     Post   "/api/v1/system/maintenance"                                         Admin     super::maintenance::set,
     Get    "/api/v1/system/maintenance/pop"                                     Admin     super::maintenance::get_pop,
@@ -335,8 +347,13 @@ impl Service for Api {
                 guard.admit(head, access).await.map_err(|denied| Refusal::Denied(denied).response())?
             }
         };
-        let tenant = tenant(self.tenancy, head.tenant.as_deref())?;
-        Ok(Ticket { to: found?, tenant, identity })
+        let to = found?;
+        // What has no tenant does not read who names one.
+        let tenant = match &to {
+            To::Route(route, _) if route.tenant => tenant(self.tenancy, head.tenant.as_deref())?,
+            To::Route(..) | To::Options(_) => TenantId::DEFAULT,
+        };
+        Ok(Ticket { to, tenant, identity })
     }
 
     fn handle(&self, ticket: Ticket, mut request: Request) -> Answer {

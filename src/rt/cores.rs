@@ -14,6 +14,19 @@ pub fn cores() -> Vec<usize> {
     cores
 }
 
+/// Lets this process have as many descriptors open as its hard limit allows: the usual soft one of 1,024 is for programs
+/// that select. A refusal leaves it as it is, and whoever wants one too many says so.
+pub fn raise_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads and writes `limit`, which is ours.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
 /// Binds the calling thread to one core.
 pub fn pin(core: usize) -> io::Result<()> {
     if core >= libc::CPU_SETSIZE as usize {
@@ -114,6 +127,22 @@ mod tests {
         assert_eq!(quota_cores(&root, "4:cpu,cpuacct:/docker\n3:memory:/docker\n"), Some(1.5));
         assert_eq!(quota_cores(&root, "0::/elsewhere\n"), None);
         fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn the_soft_limit_of_descriptors_becomes_the_hard_one() {
+        let limits = || {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: writes `limit`, which is ours.
+            assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+            limit
+        };
+        let lower = libc::rlimit { rlim_cur: limits().rlim_max - 1, ..limits() };
+        // SAFETY: reads `lower`, which is ours.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &lower) }, 0);
+        assert!(limits().rlim_cur < limits().rlim_max);
+        raise_file_limit();
+        assert_eq!(limits().rlim_cur, limits().rlim_max);
     }
 
     #[test]

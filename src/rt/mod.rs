@@ -17,7 +17,7 @@ mod stream;
 mod tests;
 mod tls;
 
-pub use cores::{cores, pin};
+pub use cores::{cores, pin, raise_file_limit};
 pub use doorbell::{Doorbell, Ringer};
 pub use driver::{Choice, Driver, Runtime, build, current, run};
 pub use helper::aside;

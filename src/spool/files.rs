@@ -21,6 +21,7 @@ use queen_shards::handed::{Handed, Room};
 use queen_shards::ids::{MessageId, Stamp};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Records and bytes that are with the shards at once: what a drain holds in memory, and what it does not take away
@@ -63,6 +64,8 @@ pub struct Files<D: Disk, O: Outside> {
     /// Of reading on, and of reading what was put off: two, as one may go on where the other one cannot.
     failures: Failures,
     failures_later: Failures,
+    /// Rounds so far.
+    rounds: u64,
 }
 
 struct Stored<F> {
@@ -86,6 +89,8 @@ struct Stored<F> {
     written: Option<u64>,
     /// Was closed by its writer, so its footer must be there.
     footer_due: bool,
+    /// It is to go and could not, last in this round.
+    stays: Option<u64>,
 }
 
 enum Reader<F> {
@@ -105,8 +110,8 @@ pub enum Surveyed {
     All,
 }
 
-/// What was on disk at the start: records by hash of their lane's names.
-pub type FoundLanes = BTreeMap<u64, (queen_shards::place::LaneKey, u32)>;
+/// What was on disk at the start: records by hash of their lane's names. The names stay there: there may be millions.
+pub type FoundLanes = BTreeMap<u64, u32>;
 
 impl<D: Disk, O: Outside> Files<D, O> {
     /// Whether there are files, of an earlier process or of this one.
@@ -131,6 +136,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
             piece: None,
             failures: Failures::default(),
             failures_later: Failures::default(),
+            rounds: 0,
         };
         let mut found: Vec<((u64, u64), Stored<D::File>)> = Vec::new();
         let mut entries = files.disk.list(false).await?;
@@ -139,7 +145,9 @@ impl<D: Disk, O: Outside> Files<D, O> {
             let Some((ms, sequence, active)) = parse_name(&entry.name) else { continue };
             files.last_named = files.last_named.max((ms, sequence));
             if !entry.regular {
-                files.set_aside(&entry.name).await;
+                if let Err(error) = files.take_away(&entry.name, true).await {
+                    files.status.unreadable(&entry.name, &error);
+                }
                 continue;
             }
             if active && entry.bytes == 0 {
@@ -163,6 +171,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 closed: true,
                 written: None,
                 footer_due: !active,
+                stays: None,
             };
             found.push((order, stored));
         }
@@ -196,10 +205,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
         }
         self.surveying = true;
         while let Some((_, record)) = self.next_record(at).await {
-            let (stored, lane) = (&mut self.files[at], &record.draft.lane);
+            let stored = &mut self.files[at];
             stored.messages += record.draft.count as u64;
             stored.oldest = stored.oldest.into_iter().chain([record.accepted_at]).min();
-            lanes.entry(lane.hash()).or_insert_with(|| (lane.clone(), 0)).1 += 1;
+            *lanes.entry(record.draft.lane.hash()).or_default() += 1;
         }
         self.surveying = false;
         if self.failures.waits() {
@@ -218,7 +227,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
         Surveyed::One
     }
 
-    /// Files whose records are all decided go.
+    /// Files whose records are all decided go. One that cannot is tried again each round: a later process would find it, and
+    /// what says that its records are stored must not go before it.
     async fn tidy(&mut self) {
         let mut at = 0;
         while at < self.files.len() {
@@ -227,36 +237,57 @@ impl<D: Disk, O: Outside> Files<D, O> {
                 && matches!(&stored.reader, Reader::Ours { scanner, .. } if Some(scanner.position()) == stored.written);
             let read = matches!(stored.reader, Reader::Done)
                 || (idle && stored.messages == 0 && stored.written != Some(DATA_START));
-            if !read || !stored.out.is_empty() {
+            if !read || !stored.out.is_empty() || stored.stays == Some(self.rounds) {
                 at += 1;
                 continue;
             }
-            crate::torture::point("drain-committed");
+            if stored.stays.is_none() {
+                crate::torture::point("drain-committed");
+            }
             self.finish_reading(at).await;
-            let stored = self.files.remove(at).expect("just seen");
-            if !stored.closed
+            if !self.files[at].closed
                 && let Some(active) = self.active.take()
             {
                 self.disk.close(active.file).await;
             }
-            if stored.keep {
-                self.set_aside(&stored.name).await;
-            } else if let Err(error) = self.disk.remove(&stored.name).await {
-                self.status.unreadable(&stored.name, &error);
+            let stored = &self.files[at];
+            match self.take_away(&stored.name, stored.keep).await {
+                Ok(()) => drop(self.files.remove(at)),
+                Err(error) => {
+                    self.status.stays(&stored.name, &error);
+                    let stored = &mut self.files[at];
+                    (stored.closed, stored.messages, stored.stays) = (true, 0, Some(self.rounds));
+                    at += 1;
+                }
             }
         }
         self.publish();
     }
 
-    /// Moves a file to `failed/`. Where that cannot be it stays where it is, and is not read again.
-    async fn set_aside(&self, name: &str) {
+    /// Removes a file, or moves it to `failed/`, for good: after a power cut it is not back.
+    async fn take_away(&self, name: &str, keep: bool) -> io::Result<()> {
         let to = format!("{FAILED_DIR}/{name}");
-        match self.disk.rename(name, &to).await {
-            Ok(()) => {
-                let _ = self.disk.sync_names().await;
-                self.status.quarantined(&to);
+        let taken = match keep {
+            true => self.disk.rename(name, &to).await,
+            false => self.disk.remove(name).await,
+        };
+        match taken {
+            Ok(()) if keep => self.status.quarantined(&to),
+            Ok(()) => {}
+            // By an earlier try, or by somebody else.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_gone(name).await => {}
+            Err(error) => return Err(error),
+        }
+        self.disk.sync_names().await
+    }
+
+    async fn is_gone(&self, name: &str) -> bool {
+        match self.disk.open(name).await {
+            Ok(file) => {
+                self.disk.close(file).await;
+                false
             }
-            Err(error) => self.status.unreadable(name, &error),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
 
@@ -271,7 +302,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
         let (count, bytes) = files.fold((0, 0), |(n, sum), stored| (n + 1, sum + stored.bytes));
         let pending = self.files.iter().map(|stored| stored.messages).sum();
         self.status.sizes(pending, count, bytes);
-        let waiting = self.files.iter().filter(|stored| stored.messages > 0);
+        let waiting = self.files.iter().filter(|stored| stored.messages > 0 || stored.stays.is_some());
         self.status.set_floor(waiting.filter_map(|stored| stored.oldest).min().map(|stamp| stamp.0));
     }
 }
@@ -279,6 +310,16 @@ impl<D: Disk, O: Outside> Files<D, O> {
 /// Bytes of memory that a record takes.
 fn weight(record: &SpoolRecord) -> usize {
     record.draft.frames.len() + record.draft.packed.as_ref().map_or(0, |packed| packed.len())
+}
+
+/// Whether a directory that cannot be used now may hold records: some are seen there, or it cannot be looked into.
+pub fn may_hold_records(dir: &Path) -> bool {
+    match std::fs::read_dir(dir) {
+        Ok(mut entries) => entries.any(|entry| {
+            entry.map_or(true, |entry| entry.file_name().to_str().is_some_and(|name| parse_name(name).is_some()))
+        }),
+        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
 }
 
 /// Milliseconds, sequence, and whether it is being written, of a name of ours.

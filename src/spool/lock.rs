@@ -27,17 +27,24 @@ pub enum LockError {
 }
 
 impl Lock {
-    /// Locks a directory that is there.
+    /// Locks a directory that is there, and waits a little for one that is held.
     pub fn take(dir: &Path) -> Result<Lock, LockError> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join(NAME))?;
         let began = Instant::now();
         loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Lock { _file: file }),
-                Err(TryLockError::WouldBlock) if began.elapsed() < WAIT => std::thread::sleep(PAUSE),
-                Err(TryLockError::WouldBlock) => return Err(LockError::Held),
-                Err(TryLockError::Error(error)) => return Err(error.into()),
+            match Lock::try_take(dir) {
+                Err(LockError::Held) if began.elapsed() < WAIT => std::thread::sleep(PAUSE),
+                tried => return tried,
             }
+        }
+    }
+
+    /// Locks a directory that is there, or says at once that it is held.
+    pub fn try_take(dir: &Path) -> Result<Lock, LockError> {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join(NAME))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(LockError::Held),
+            Err(TryLockError::Error(error)) => Err(error.into()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::telemetry::log::Gate;
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -24,6 +25,7 @@ pub struct Status {
     damages: AtomicU64,
     refused: AtomicU64,
     wall_clock: AtomicU64,
+    held: AtomicU64,
     recovering: AtomicBool,
     /// Acceptance of the oldest message that is not decided, or 0.
     floor: AtomicI64,
@@ -37,7 +39,7 @@ pub struct Numbers {
     pub pending: u64,
     /// Messages that could not be written since the start.
     pub failed: u64,
-    /// False after something had to be buffered for want of the store, until something was drained or nothing is left.
+    /// False after something had to be buffered for want of the store, until nothing is left or draining goes on.
     pub db_healthy: bool,
     pub files: u64,
     pub bytes: u64,
@@ -49,6 +51,8 @@ pub struct Numbers {
     pub damages: u64,
     pub refused: u64,
     pub wall_clock: u64,
+    /// Tries for a directory that is another broker's.
+    pub held: u64,
     /// What an earlier process left is being counted, or not all shards have heard of it.
     pub recovering: bool,
 }
@@ -69,6 +73,7 @@ impl Status {
             damages: self.damages.load(Relaxed),
             refused: self.refused.load(Relaxed),
             wall_clock: self.wall_clock.load(Relaxed),
+            held: self.held.load(Relaxed),
             recovering: self.recovering.load(Acquire),
         }
     }
@@ -108,13 +113,21 @@ impl Status {
     pub fn drained(&self, messages: u64, duplicates: u64) {
         self.drained.fetch_add(messages, Relaxed);
         self.duplicates.fetch_add(duplicates, Relaxed);
-        self.recovered();
     }
 
-    fn recovered(&self) {
+    /// The store takes what waited.
+    pub fn recovered(&self) {
         self.unhealthy.store(false, Relaxed);
         if self.buffering.swap(false, Relaxed) {
             crate::info!("spool", "DB recovered");
+        }
+    }
+
+    /// So many records were handed over, and the store is gone: they are tried again when it is back. Source: operations 4.5.
+    pub fn drain_waits(&self, records: usize) {
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::warning!("spool", "drain failed (transient)", records = records, suppressed = suppressed);
         }
     }
 
@@ -191,6 +204,34 @@ impl Status {
         tell(&"a spool file cannot be read or moved", name, error);
     }
 
+    /// A file that is to go cannot be removed, or moved to `failed/`.
+    pub fn stays(&self, name: &str, error: &io::Error) {
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::error!(
+                "spool",
+                "a spool file cannot be removed: it is tried again each second",
+                file = name,
+                error = error,
+                suppressed = suppressed
+            );
+        }
+    }
+
+    /// The directory could not be made at the start, and is another broker's now.
+    pub fn held(&self, dir: &Path) {
+        self.held.fetch_add(1, Relaxed);
+        static GATE: Gate = Gate::new(10_000);
+        if let Some(suppressed) = GATE.pass() {
+            crate::error!(
+                "spool",
+                "another broker uses this spool directory: pushes fail while PostgreSQL is away (FILE_BUFFER_DIR names another)",
+                directory = dir.display(),
+                suppressed = suppressed
+            );
+        }
+    }
+
     pub fn write_failed(&self, error: &io::Error) {
         static GATE: Gate = Gate::new(10_000);
         if let Some(suppressed) = GATE.pass() {
@@ -220,6 +261,11 @@ impl Status {
     /// Acceptance of the oldest message that is not decided; `None`: there is none.
     pub fn floor(&self) -> Option<i64> {
         Some(self.floor.load(Relaxed)).filter(|floor| *floor != 0)
+    }
+
+    /// No message waits, and no file is left that a later process would drain again.
+    pub fn is_drained(&self) -> bool {
+        self.pending.load(Relaxed) == 0 && self.floor().is_none()
     }
 
     pub fn set_floor(&self, floor: Option<i64>) {

@@ -3,13 +3,14 @@
 mod crash;
 mod damage;
 mod handed;
+mod kept;
 mod real;
 mod sim;
 mod unreadable;
 
 use super::files::{Files, FoundLanes, Limits, Outside, Surveyed};
 use super::status::Status;
-use super::thread::block_on;
+use super::thread::{Steady, block_on};
 use queen_shards::command::{Draft, DrainVerdict, Drained, SpoolRecord};
 use queen_shards::frames::{FrameHead, FrameWriter, Frames};
 use queen_shards::handed::Room;
@@ -18,6 +19,7 @@ use queen_shards::place::LaneKey;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A generator that needs no crate: splitmix64.
 pub struct Rng(u64);
@@ -170,4 +172,29 @@ fn what_is_held_packed_only_is_written_alike() {
     };
     assert!(!whole.draft.frames.is_empty());
     assert_eq!(written(&whole), written(&bare));
+}
+
+/// A store that decides of a record every few seconds ends no outage, so it is told once; one that goes on draining does.
+#[test]
+fn an_outage_ends_when_the_backlog_is_drained_without_gaps() {
+    let (status, mut stores, begun) = (Status::default(), Steady::default(), Instant::now());
+    let mut healthy_after = |ms| {
+        status.drained(1, 0);
+        if stores.goes_on(begun + Duration::from_millis(ms)) {
+            status.recovered();
+        }
+        status.numbers().db_healthy
+    };
+    status.outage(100);
+    assert!((0..10).all(|n| !healthy_after(n * 2500)), "one every 2.5 s");
+    assert!((1..4).all(|n| !healthy_after(22_500 + n * 500)), "not long enough");
+    assert!(healthy_after(24_500), "two seconds of it");
+    assert!(healthy_after(30_000), "a gap alone is no outage");
+    status.outage(100);
+    stores.stops();
+    let after = |ms| begun + Duration::from_millis(ms);
+    assert!(!stores.goes_on(after(30_100)) && !stores.goes_on(after(32_000)), "it begins anew after an outage");
+    assert!(stores.goes_on(after(32_100)));
+    status.sizes(0, 0, 0);
+    assert!(status.numbers().db_healthy, "nothing is left");
 }

@@ -3,8 +3,9 @@
 use super::clock::Keeper;
 use super::direct::Direct;
 use super::disk::{self, Disk, Plain};
-use super::files::{Files, FoundLanes, Limits, Outside, Surveyed};
+use super::files::{Files, FoundLanes, Limits, Outside, Surveyed, may_hold_records};
 use super::lock::{Lock, LockError};
+use super::status::Status;
 use super::{Spool, ToSpool};
 use crate::mail::{Hub, Mail, ToShard, now};
 use crate::mint::unix_millis;
@@ -33,7 +34,8 @@ const RING_MEMORY: usize = 1 << 20;
 const RING_DEPTH: usize = 64;
 /// Between tries to make a directory that cannot be made.
 const DIR_PAUSE: Duration = Duration::from_secs(1);
-/// What is written beside a backlog of which nothing was decided for so long is not only waiting for its turn.
+/// What is written beside a backlog of which nothing was decided for so long is not only waiting for its turn. An outage is over
+/// when the backlog has been drained for as long without such a gap.
 const DRAINS_WITHIN: Duration = Duration::from_secs(2);
 /// A full mailbox of a shard is tried again after this.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
@@ -60,7 +62,7 @@ fn run(spool: Spool, mut setup: Setup) {
     let mut early = Early::default();
     loop {
         if setup.lock.is_none() {
-            setup.lock = open_dir(&setup.dir).ok();
+            setup.lock = open_dir_again(&setup.dir, spool.status());
         }
         let ended = match setup.lock {
             Some(_) => serve_files(&spool, &setup, &mut keeper, &mut early),
@@ -100,6 +102,15 @@ pub fn open_dir(dir: &Path) -> Result<Lock, LockError> {
     Lock::take(dir)
 }
 
+/// Tries again, without waiting: mail waits. Another broker may have made the directory meanwhile, and has it for good.
+pub(super) fn open_dir_again(dir: &Path, status: &Status) -> Option<Lock> {
+    let tried = disk::make_dir(dir).map_err(LockError::from).and_then(|()| Lock::try_take(dir));
+    if let Err(LockError::Held) = tried {
+        status.held(dir);
+    }
+    tried.ok()
+}
+
 /// A ring of glommio's, if the machine allows one. It is asked for a small one first: glommio gives up the process where
 /// the kernel has none.
 pub(super) fn executor() -> Result<glommio::LocalExecutor, String> {
@@ -115,7 +126,7 @@ pub(super) fn executor() -> Result<glommio::LocalExecutor, String> {
 
 /// What was told before the files were open.
 #[derive(Default)]
-struct Early {
+pub(super) struct Early {
     keys: Option<KeyHasher>,
     up: bool,
     maintenance: bool,
@@ -128,11 +139,14 @@ impl Early {
 }
 
 /// Answers that nothing can be written, until the directory is to be tried again. True: the broker ends.
-fn refuse(spool: &Spool, setup: &Setup, early: &mut Early) -> bool {
+pub(super) fn refuse(spool: &Spool, setup: &Setup, early: &mut Early) -> bool {
     let began = Instant::now();
-    // Nothing is known to be on disk: shards need not wait for what is found there.
-    let nothing = || ToShard::SpoolFound { lanes: Vec::new(), counted: false };
-    (0..setup.shards).for_each(|shard| tell(&setup.hub, shard, nothing()));
+    // Where nothing is on disk shards need not wait for what is found there. Where something may be, pushes fail: they would
+    // overtake it.
+    if !may_hold_records(&setup.dir) {
+        let nothing = || ToShard::SpoolFound { lanes: Vec::new(), counted: false };
+        (0..setup.shards).for_each(|shard| tell(&setup.hub, shard, nothing()));
+    }
     while began.elapsed() < DIR_PAUSE {
         while let Some(mail) = spool.take() {
             match mail {
@@ -168,8 +182,9 @@ async fn serve<D: Disk>(disk: D, spool: &Spool, setup: &Setup, keeper: &mut Keep
     spool.status().recovering(files.has_any());
     let (surveying, round_began) = (Some(FoundLanes::new()), Instant::now());
     let told_read = (false, Vec::new());
+    let (drains, drained, stores) = (None, false, Steady::default());
     let mut server =
-        Server { files, spool, setup, keeper, early, surveying, told_read, round_began, drains: None, drained: false };
+        Server { files, spool, setup, keeper, early, surveying, told_read, round_began, drains, drained, stores };
     while server.turn().await {}
     true
 }
@@ -191,6 +206,25 @@ struct Server<'a, D: Disk> {
     drains: Option<Instant>,
     /// Whether records were handed over at the last turn.
     drained: bool,
+    /// Of the backlog, since the store last did not take what waits.
+    stores: Steady,
+}
+
+/// Something that goes on: since when, and when last.
+#[derive(Default)]
+pub(super) struct Steady(Option<(Instant, Instant)>);
+
+impl Steady {
+    /// It went on. True: it has for [`DRAINS_WITHIN`], without a gap as long.
+    pub(super) fn goes_on(&mut self, now: Instant) -> bool {
+        let since = self.0.filter(|(_, last)| now - *last <= DRAINS_WITHIN).map_or(now, |(since, _)| since);
+        self.0 = Some((since, now));
+        DRAINS_WITHIN <= now - since
+    }
+
+    pub(super) fn stops(&mut self) {
+        self.0 = None;
+    }
 }
 
 impl<D: Disk> Server<'_, D> {
@@ -216,7 +250,10 @@ impl<D: Disk> Server<'_, D> {
                     self.early.up = clock.is_some();
                     match clock {
                         Some(read) => self.keeper.read(read, now()),
-                        None => self.outage(),
+                        None => {
+                            self.outage();
+                            self.files.store_lost();
+                        }
                     }
                 }
                 ToSpool::Maintenance { on } => {
@@ -237,6 +274,10 @@ impl<D: Disk> Server<'_, D> {
             self.write(writes, &records).await;
         }
         let mut gone = Vec::new();
+        let stored = decided.iter().any(|(_, verdict)| matches!(verdict, DrainVerdict::Stored { .. }));
+        if stored && self.stores.goes_on(Instant::now()) {
+            self.spool.status().recovered();
+        }
         for (id, verdict) in decided {
             if self.files.decide(id, verdict).await {
                 gone.push(id);
@@ -279,7 +320,8 @@ impl<D: Disk> Server<'_, D> {
     }
 
     /// The store does not take what waits here.
-    fn outage(&self) {
+    fn outage(&mut self) {
+        self.stores.stops();
         let pending = self.spool.status().numbers().pending;
         if 0 < pending && !self.early.maintenance {
             self.spool.status().outage(pending);
@@ -295,8 +337,8 @@ impl<D: Disk> Server<'_, D> {
             Surveyed::All => {}
         }
         let mut by_shard: Vec<Vec<(u64, u32)>> = vec![Vec::new(); self.setup.shards];
-        for (hash, (lane, records)) in self.surveying.take().unwrap_or_default() {
-            by_shard[lane.owner(self.setup.shards)].push((hash, records));
+        for (hash, records) in self.surveying.take().unwrap_or_default() {
+            by_shard[owner_of_names(hash, self.setup.shards)].push((hash, records));
         }
         for (shard, lanes) in by_shard.into_iter().enumerate() {
             tell(&self.setup.hub, shard, ToShard::SpoolFound { lanes, counted: true });

@@ -3,10 +3,9 @@
 use crate::store::Client;
 use crate::store::client::run;
 use crate::store::failure::{Nature, judge};
-use crate::store::hot::freed;
 use crate::store::log::Line;
-use crate::store::moves;
-use crate::store::pack::pack;
+use crate::store::moves::{self, freed};
+use crate::store::pack::stored_form;
 use crate::store::params::{One, Utf8, blob, column, nullable, param};
 use crate::store::rows::{Columns, lease_left};
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use queen_shards::effect::{CursorMove, DeadLetter, StoreError};
 use queen_shards::ids::{Offset, PartitionId, Stamp};
 use queen_shards::planted::{Bug, is};
 use std::sync::Arc;
+use tokio_postgres::Row;
 
 const BUNDLE: &str = "select * from queen.bundle(\
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
@@ -36,13 +36,11 @@ pub async fn bundle(
     level: i32,
     line: Line,
 ) -> Result<BundleOutcome, StoreError> {
-    let lanes: Vec<(i32, &BundleLane)> = numbered(bundles, |bundle| &bundle.lanes);
-    let moves: Vec<(i32, &CursorMove)> = numbered(bundles, |bundle| &bundle.moves);
-    let made: Vec<(i32, &BundleLane)> =
-        (1..).zip(&lanes).filter(|(_, (_, lane))| lane.partition.is_none()).map(|(n, (_, lane))| (n, *lane)).collect();
+    let parts = Parts::of(bundles);
+    let Parts { lanes, moves, made } = &parts;
     let letters: Vec<(i32, &DeadLetter)> =
-        (1..).zip(&moves).filter_map(|(n, (_, one))| Some((n, one.dead_letter.as_ref()?))).collect();
-    let stored: Vec<(Codec, Bytes)> = lanes.iter().map(|(_, lane)| stored_form(lane, level)).collect();
+        (1..).zip(moves).filter_map(|(n, (_, one))| Some((n, one.dead_letter.as_ref()?))).collect();
+    let stored = parts.stored(level);
 
     let (l, m, n, d) = (lanes.len(), moves.len(), made.len(), letters.len());
     let freed = freed(moves.iter().map(|(_, one)| *one));
@@ -105,41 +103,23 @@ pub async fn bundle(
             error => error,
         }
     })?;
-    if rows.len() != l + m {
-        return Err(StoreError::Unknown(format!("{} outcomes for {} questions", rows.len(), l + m)));
-    }
     let mut now = Stamp(0);
     let mut decided = vec![BundleDecision::default(); bundles.len()];
-    for (row, i) in rows.iter().zip(0..) {
-        let mut columns = Columns::of(row);
-        let (kind, state): (i16, i16) = (columns.get()?, columns.get()?);
-        let (n1, n2, n3) =
-            (columns.get::<Option<i64>>()?, columns.get::<Option<i64>>()?, columns.get::<Option<i64>>()?);
-        let at = columns.stamp_opt()?;
-        now = columns.stamp()?;
-        if kind == 0 {
-            let decision = match (state, n1, n2) {
-                (0, Some(id), Some(base)) => LaneDecision::Holds {
-                    partition: PartitionId(id),
-                    base: Offset(base),
-                    created_at: at.unwrap_or_default(),
-                },
-                (1, Some(place), _) => LaneDecision::Duplicate { index: place as u32 },
+    for said in parts.read(&rows)? {
+        let said = said?;
+        now = said.now;
+        let decision = &mut decided[said.bundle];
+        match said.of_lane {
+            true => decision.lanes.push(match (said.lane_holds(), said.state, said.n) {
+                (Some(holds), ..) => holds,
+                (None, 1, [Some(place), ..]) => LaneDecision::Duplicate { index: place as u32 },
                 _ => LaneDecision::Gone,
-            };
-            decided[lanes[i].0 as usize - 1].lanes.push(decision);
-        } else {
-            let decision = match (state, n1, n2, n3) {
-                (0, Some(version), Some(last), Some(start)) => MoveDecision::Holds {
-                    version,
-                    lease_left_us: lease_left(at, now),
-                    last_offset: Offset(last),
-                    log_start: Offset(start),
-                },
-                (1, ..) => MoveDecision::Stale,
+            }),
+            false => decision.moves.push(match (said.move_holds(), said.state) {
+                (Some(holds), _) => holds,
+                (None, 1) => MoveDecision::Stale,
                 _ => MoveDecision::Gone,
-            };
-            decided[moves[i - l].0 as usize - 1].moves.push(decision);
+            }),
         }
     }
     Ok(BundleOutcome { now, bundles: decided, stored })
@@ -157,10 +137,8 @@ pub async fn settle_bundle(
     level: i32,
     line: Line,
 ) -> Result<BundleOutcome, StoreError> {
-    let lanes: Vec<(i32, &BundleLane)> = numbered(bundles, |bundle| &bundle.lanes);
-    let moves: Vec<(i32, &CursorMove)> = numbered(bundles, |bundle| &bundle.moves);
-    let made: Vec<(i32, &BundleLane)> =
-        (1..).zip(&lanes).filter(|(_, (_, lane))| lane.partition.is_none()).map(|(n, (_, lane))| (n, *lane)).collect();
+    let parts = Parts::of(bundles);
+    let Parts { lanes, moves, made } = &parts;
     let (l, m, n) = (lanes.len(), moves.len(), made.len());
     let rows = run(
         client,
@@ -183,68 +161,119 @@ pub async fn settle_bundle(
         ],
     )
     .await?;
-    if rows.len() != l + m {
-        return Err(StoreError::Unknown(format!("{} outcomes for {} questions", rows.len(), l + m)));
-    }
     let mut now = Stamp(0);
     // Of each bundle: a row of it that was written, one that was not.
     let mut known = vec![(false, false); bundles.len()];
     let mut decided = vec![BundleDecision::default(); bundles.len()];
-    for (row, i) in rows.iter().zip(0..) {
-        let bundle = if i < l { lanes[i].0 } else { moves[i - l].0 } as usize - 1;
-        let mut columns = Columns::of(row);
-        columns.skip(1);
-        let state: i16 = columns.get()?;
-        let n: [Option<i64>; 3] = [columns.get()?, columns.get()?, columns.get()?];
-        let at = columns.stamp_opt()?;
-        now = columns.stamp()?;
-        known[bundle].0 |= state == 0;
-        known[bundle].1 |= state == 1;
-        if i < l {
-            decided[bundle].lanes.push(match (state, n) {
-                (0, [Some(id), Some(base), _]) => LaneDecision::Holds {
-                    partition: PartitionId(id),
-                    base: Offset(base),
-                    created_at: at.unwrap_or_default(),
-                },
+    for said in parts.read(&rows)? {
+        let said = said?;
+        now = said.now;
+        known[said.bundle].0 |= said.state == 0;
+        known[said.bundle].1 |= said.state == 1;
+        let decision = &mut decided[said.bundle];
+        match said.of_lane {
+            true => decision.lanes.push(match (said.lane_holds(), said.state, said.n) {
+                (Some(holds), ..) => holds,
                 // One that only confirms held if the others were written.
-                (4, [id, ..]) => LaneDecision::Holds {
+                (None, 4, [id, ..]) => LaneDecision::Holds {
                     partition: PartitionId(id.unwrap_or(0)),
                     base: Offset::NONE,
                     created_at: Stamp(0),
                 },
                 _ => LaneDecision::Unwritten,
-            });
-        } else {
-            decided[bundle].moves.push(match (state, n) {
-                (0, [Some(version), Some(last), Some(start)]) => MoveDecision::Holds {
-                    version,
-                    lease_left_us: lease_left(at, now),
-                    last_offset: Offset(last),
-                    log_start: Offset(start),
-                },
-                (4, _) => MoveDecision::Overtaken,
+            }),
+            false => decision.moves.push(match (said.move_holds(), said.state) {
+                (Some(holds), _) => holds,
+                (None, 4) => MoveDecision::Overtaken,
                 _ => MoveDecision::Stale,
-            });
+            }),
         }
     }
     for (decision, (written, unwritten)) in decided.iter_mut().zip(known) {
         decision.unknown = written == unwritten;
     }
-    let stored = lanes.iter().map(|(_, lane)| stored_form(lane, level)).collect();
-    Ok(BundleOutcome { now, bundles: decided, stored })
+    Ok(BundleOutcome { now, bundles: decided, stored: parts.stored(level) })
+}
+
+/// What bundles consist of, each part with the number of its bundle, from 1.
+struct Parts<'a> {
+    lanes: Vec<(i32, &'a BundleLane)>,
+    moves: Vec<(i32, &'a CursorMove)>,
+    /// Lanes whose partition was not there, with their places among the lanes, from 1.
+    made: Vec<(i32, &'a BundleLane)>,
+}
+
+impl<'a> Parts<'a> {
+    fn of(bundles: &'a [Arc<Bundle>]) -> Parts<'a> {
+        let lanes = numbered(bundles, |bundle| &bundle.lanes);
+        let made = (1..).zip(&lanes).filter(|(_, (_, lane))| lane.partition.is_none());
+        let made = made.map(|(n, (_, lane))| (n, *lane)).collect();
+        Parts { made, moves: numbered(bundles, |bundle| &bundle.moves), lanes }
+    }
+
+    /// How each lane is stored; as nothing where it only confirms.
+    fn stored(&self, level: i32) -> Vec<(Codec, Bytes)> {
+        let stored = |lane: &BundleLane| match lane.confirm {
+            true => (Codec::Raw, Bytes::new()),
+            false => stored_form(lane.draft.packed.as_ref(), &lane.draft.frames, level),
+        };
+        self.lanes.iter().map(|(_, lane)| stored(lane)).collect()
+    }
+
+    /// Rows of `queen.bundle` or `queen.settle_bundle`: one per lane, then one per move.
+    fn read(&self, rows: &[Row]) -> Result<impl Iterator<Item = Result<Said, StoreError>>, StoreError> {
+        let of_lanes = self.lanes.iter().map(|(bundle, _)| (*bundle, true));
+        let of_moves = self.moves.iter().map(|(bundle, _)| (*bundle, false));
+        let questions = self.lanes.len() + self.moves.len();
+        if rows.len() != questions {
+            return Err(StoreError::Unknown(format!("{} outcomes for {questions} questions", rows.len())));
+        }
+        Ok(rows.iter().zip(of_lanes.chain(of_moves)).map(|(row, (bundle, of_lane))| {
+            let mut columns = Columns::of(row);
+            columns.skip(1);
+            Ok(Said {
+                bundle: bundle as usize - 1,
+                of_lane,
+                state: columns.get()?,
+                n: [columns.get()?, columns.get()?, columns.get()?],
+                at: columns.stamp_opt()?,
+                now: columns.stamp()?,
+            })
+        }))
+    }
+}
+
+/// What a row says of one part, as the functions' headers tell.
+struct Said {
+    /// By its index.
+    bundle: usize,
+    /// Else of a move.
+    of_lane: bool,
+    state: i16,
+    n: [Option<i64>; 3],
+    at: Option<Stamp>,
+    now: Stamp,
+}
+
+impl Said {
+    fn lane_holds(&self) -> Option<LaneDecision> {
+        let (0, [Some(id), Some(base), _]) = (self.state, self.n) else { return None };
+        let created_at = self.at.unwrap_or_default();
+        Some(LaneDecision::Holds { partition: PartitionId(id), base: Offset(base), created_at })
+    }
+
+    fn move_holds(&self) -> Option<MoveDecision> {
+        let (0, [Some(version), Some(last), Some(start)]) = (self.state, self.n) else { return None };
+        Some(MoveDecision::Holds {
+            version,
+            lease_left_us: lease_left(self.at, self.now),
+            last_offset: Offset(last),
+            log_start: Offset(start),
+        })
+    }
 }
 
 /// Parts of all bundles in order, each with the number of its bundle, from 1.
 fn numbered<'a, T>(bundles: &'a [Arc<Bundle>], parts: impl Fn(&'a Bundle) -> &'a [T]) -> Vec<(i32, &'a T)> {
     (1..).zip(bundles).flat_map(|(n, bundle)| parts(bundle).iter().map(move |part| (n, part))).collect()
-}
-
-/// The bytes a lane stores; none when it only confirms.
-fn stored_form(lane: &BundleLane, level: i32) -> (Codec, Bytes) {
-    match &lane.draft.packed {
-        _ if lane.confirm => (Codec::Raw, Bytes::new()),
-        Some(packed) => (Codec::Zstd, packed.clone()),
-        None => pack(&lane.draft.frames, level),
-    }
 }

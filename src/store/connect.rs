@@ -75,6 +75,15 @@ impl Target {
         self
     }
 
+    /// The same, with sessions whose statements wait as long as they must, whatever the role's time-outs. A pooler may refuse
+    /// to connect so.
+    pub fn without_timeouts(mut self) -> Target {
+        let options = self.config.get_options().unwrap_or_default();
+        let options = format!("{options} -c statement_timeout=0 -c lock_timeout=0");
+        self.config.options(options.trim_start());
+        self
+    }
+
     /// Every place to try, in order: a host with its port.
     fn places(&self) -> Vec<Place> {
         const PORT: u16 = 5432;
@@ -233,6 +242,16 @@ impl Conn {
     pub fn live(&self) -> Option<Rc<Client>> {
         let state = self.state.borrow();
         state.live.as_ref().filter(|live| !live.client.is_closed()).map(|live| live.client.clone())
+    }
+
+    /// No attempt has failed since it was last live.
+    pub fn is_sound(&self) -> bool {
+        self.live().is_some() || self.state.borrow().failures == 0
+    }
+
+    /// Nobody connects, and the pause after a failed attempt is over.
+    pub fn is_due(&self) -> bool {
+        !self.state.borrow().connecting && self.retry_in().is_zero()
     }
 
     /// The next `get` tries, whatever failed before.

@@ -3,16 +3,21 @@
 //!     boot: server fit? -> schema ours, and not newer? -> nothing to do
 //!                                                      -> lock -> migrations -> functions -> secret -> facts
 //!
-//! Holds: one broker applies at a time; every statement of a migration is a transaction of its own, all functions are one,
-//! and each waits at most two seconds for a lock, so live traffic of other brokers never queues behind DDL for longer; running
-//! it again does nothing; what is not ours is never altered. Never kills a session.
+//! Holds: one broker applies at a time; every statement of a migration is a transaction of its own, all functions are one;
+//! live traffic of other brokers queues behind a statement that waits for a lock a quarter of a second at first, two at most,
+//! and no more than a quarter of the time; an index that is built beside the traffic waits without limit, which hinders
+//! nobody, and says for whom; running it again does nothing; what is not ours is never altered. Never kills a session.
 
+use crate::rt::{self, Either};
 use crate::store::client::{Client, run};
 use crate::store::connect::{Conn, Target, pause};
 use crate::store::failure::{Nature, judge};
 use crate::store::sql_files::{FUNCTIONS, MIGRATIONS, SqlFile, newest};
+use crate::telemetry::log::Gate;
 use queen_shards::effect::StoreError;
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio_postgres::Row;
@@ -23,14 +28,18 @@ const LOCK_KEY: i64 = 778_120_010;
 const LOCK_POLL: Duration = Duration::from_millis(100);
 /// Longest wait for another broker's apply; longer than an apply retries (RETRY_MAX) for one stuck statement.
 const APPLY_WAIT_MAX: Duration = Duration::from_secs(600);
-/// Begins a transaction of an apply; how long it waits for a lock: operations 8.4.
-const BEGIN: &str =
-    "begin; set local lock_timeout = '2s'; set local statement_timeout = 0; set local client_min_messages = warning;
-    set local check_function_bodies = off;";
+/// How long a statement waits for a lock at first: everybody who comes later queues behind it. Twice as long each time.
+const LOCK_WAIT_FIRST: Duration = Duration::from_millis(250);
+/// And at last, or where nobody queues: longer than PostgreSQL takes to send a vacuum away (deadlock_timeout, 1 s). Source:
+/// operations 8.4.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long a statement that finds no lock is tried again. Source: operations 8.4.
 const RETRY_MAX: Duration = Duration::from_secs(180);
-/// Pause between tries, plus up to as much at random.
-const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// The pause between tries is so many waits, and up to one more at random: whoever queued is served meanwhile.
+const RETRY_PAUSE_WAITS: f64 = 3.0;
+/// A statement that takes longer says so, and what it waits for; how often it does.
+const LONG: Duration = Duration::from_secs(10);
+static LONG_TOLD: Gate = Gate::new(60_000);
 /// Oldest PostgreSQL. Source: operations 8.1.
 const OLDEST_SERVER: i32 = 150_000;
 
@@ -60,8 +69,9 @@ pub enum BootError {
 
 /// Checks the server, applies the schema unless told not to, and reads the facts.
 ///
-/// Two connections to `target` while it applies: one holds the lock in an open transaction, so that it works through a
-/// transaction-mode pooler and ends with the connection, whatever happens to the broker.
+/// Up to four connections to `target` while it applies: one holds the lock in an open transaction, so that it works through a
+/// transaction-mode pooler and ends with the connection, whatever happens to the broker; one has no time-outs, and applies,
+/// where it can be had; and one looks for what holds up a statement that takes long.
 ///
 /// Source: operations 1.2 row 4, 7.6, 8.1, 8.4.
 pub async fn boot(target: &Target, apply: bool) -> Result<StoreFacts, BootError> {
@@ -180,7 +190,13 @@ async fn apply_all(target: &Target, client: &Client) -> Result<(), BootError> {
     let lock = Conn::new(target.clone(), "queen schema lock");
     let holder = lock.get().await?;
     take_lock(&holder).await?;
-    let done = apply_locked(client).await;
+    // A pooler takes no such options: there the role's time-outs hold, and a statement that meets one is refused.
+    let patient = Conn::new(target.clone().without_timeouts(), "queen schema").get().await;
+    let client = patient.as_deref().unwrap_or(client);
+    let done = match Apply::new(target, client).await {
+        Ok(apply) => apply_locked(&apply).await,
+        Err(error) => Err(error),
+    };
     // Closing the connection would do; this frees the lock before the answer.
     let _ = holder.batch_execute("rollback").await;
     done
@@ -205,7 +221,86 @@ async fn take_lock(holder: &Rc<Client>) -> Result<(), BootError> {
     }
 }
 
-async fn apply_locked(client: &Client) -> Result<(), BootError> {
+/// What an apply runs on.
+struct Apply<'a> {
+    client: &'a Client,
+    /// Its session. Behind a pooler perhaps another one by now, which is told of then.
+    pid: i32,
+    /// Looks at the sessions while `client` waits. Not the lock's: a transaction that has looked would be waited for itself.
+    watch: Conn,
+}
+
+impl<'a> Apply<'a> {
+    async fn new(target: &Target, client: &'a Client) -> Result<Apply<'a>, BootError> {
+        let pid = first(&ask(client, "select pg_backend_pid()").await?)?.get(0);
+        Ok(Apply { client, pid, watch: Conn::new(target.clone(), "queen schema watch") })
+    }
+
+    /// Waits for a statement, and tells now and then whom it waits for.
+    async fn watched<T>(&self, file: &SqlFile, sql: &str, done: impl Future<Output = T>) -> T {
+        match rt::race(done, self.tell(file, sql)).await {
+            Either::Left(done) => done,
+            Either::Right(never) => match never {},
+        }
+    }
+
+    async fn tell(&self, file: &SqlFile, sql: &str) -> Infallible {
+        let begun = Instant::now();
+        loop {
+            pause(LONG).await;
+            let sessions = match self.watch.get().await {
+                Ok(client) => self.in_the_way(&client, sql).await.unwrap_or_default(),
+                Err(_) => String::new(),
+            };
+            tell_long(file, sql, begun, &sessions);
+        }
+    }
+
+    /// Sessions that `sql`, which runs, waits for: with locks now, or with snapshots that are older than a build of an index.
+    async fn in_the_way(&self, client: &Client, sql: &str) -> Result<String, BootError> {
+        let (pid, snapshots) = (self.pid, is_beside(sql));
+        let sql = format!(
+            "select format('pid %s (%s)', a.pid, concat_ws(', ', coalesce(nullif(a.application_name, ''), a.backend_type),
+                extract(epoch from now() - coalesce(a.xact_start, a.backend_start))::bigint || ' s'))
+            from pg_stat_activity as a
+            join pg_stat_activity as s on s.pid = {pid}
+            where a.pid not in ({pid}, pg_backend_pid())
+                and (a.pid = any (pg_blocking_pids({pid}))
+                    or {snapshots} and a.datname = s.datname and a.backend_xmin is not null and a.xact_start < s.query_start)
+            order by a.xact_start limit 10"
+        );
+        let rows = ask(client, &sql).await?;
+        Ok(rows.iter().map(|row| row.get::<_, &str>(0)).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// `sessions`: whom it waits for; empty: nobody, it works.
+fn tell_long(file: &SqlFile, sql: &str, begun: Instant, sessions: &str) {
+    let Some(suppressed) = LONG_TOLD.pass() else { return };
+    let (file, statement, seconds) = (format!("{}.sql", file.name), headline(sql), begun.elapsed().as_secs());
+    match sessions.is_empty() {
+        true => crate::info!(
+            "boot",
+            "the schema apply takes long",
+            file = file,
+            statement = statement,
+            seconds = seconds,
+            suppressed = suppressed
+        ),
+        false => crate::warning!(
+            "boot",
+            "the schema apply waits for other sessions",
+            file = file,
+            statement = statement,
+            seconds = seconds,
+            sessions = sessions,
+            suppressed = suppressed
+        ),
+    }
+}
+
+async fn apply_locked(apply: &Apply<'_>) -> Result<(), BootError> {
+    let client = apply.client;
     // Made in one transaction: a schema without these two tables is not ours.
     const OWN: SqlFile = SqlFile {
         name: "0000_own",
@@ -228,19 +323,22 @@ async fn apply_locked(client: &Client) -> Result<(), BootError> {
         Standing::Ours { version } => version,
         Standing::Foreign => return Err(unfit("schema \"queen\" has appeared meanwhile, and is not ours")),
     };
+    if version < newest() {
+        crate::info!("boot", "applying the schema", from = version, to = newest());
+    }
     if version == 0 {
-        execute(client, &[(&OWN, OWN.text.to_owned())]).await?;
+        execute(apply, &[(&OWN, OWN.text.to_owned())]).await?;
     }
     for file in MIGRATIONS.iter().filter(|file| version < file.version()) {
         for statement in file.statements() {
-            execute(client, &[(file, statement.to_owned())]).await?;
+            execute(apply, &[(file, statement.to_owned())]).await?;
         }
         let record = format!(
             "insert into queen.migrations (version, name) values ({}, '{}') on conflict do nothing",
             file.version(),
             file.name
         );
-        execute(client, &[(file, record)]).await?;
+        execute(apply, &[(file, record)]).await?;
     }
     let installed = installed(client).await?;
     // All in one transaction: they call each other, so a broker that runs meanwhile meets the old ones or the new ones, never
@@ -258,33 +356,40 @@ async fn apply_locked(client: &Client) -> Result<(), BootError> {
             (file, record)
         })
         .collect();
-    execute(client, &changed).await?;
+    execute(apply, &changed).await?;
     let secret = format!(
         "insert into queen.system_state (key, value) values ('hash_secret', '\"{:032x}\"') on conflict do nothing",
         draw_secret().map_err(|e| unfit(&format!("no randomness for the hash secret: {e}")))?
     );
-    execute(client, &[(&OWN, secret)]).await
+    execute(apply, &[(&OWN, secret)]).await
 }
 
 /// Runs parts of files as one transaction; again and again while one of them finds no lock.
-async fn execute(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), BootError> {
-    let begun = Instant::now();
+async fn execute(apply: &Apply<'_>, parts: &[(&SqlFile, String)]) -> Result<(), BootError> {
+    let (client, begun) = (apply.client, Instant::now());
+    let mut wait = if parts.iter().all(|(_, sql)| is_of_rows(sql)) { LOCK_WAIT_MAX } else { LOCK_WAIT_FIRST };
     loop {
-        let Err((n, error)) = execute_once(client, parts).await else { return Ok(()) };
+        let Err((n, error)) = execute_once(apply, parts, wait).await else { return Ok(()) };
         let code = error.as_db_error().map(|e| e.code().code().to_owned());
         if !client.is_closed() {
             let _ = client.batch_execute("rollback").await;
         }
+        let (file, sql) = &parts[n];
         let passes = matches!(code.as_deref(), Some("55P03" | "40P01"));
         if passes && begun.elapsed() < RETRY_MAX {
-            pause(RETRY_PAUSE + RETRY_PAUSE.mul_f64(f64::from(begun.elapsed().subsec_nanos() % 1000) / 1000.0)).await;
+            if LONG < begun.elapsed() {
+                tell_long(file, sql, begun, &blockers(client).await.unwrap_or_default());
+            }
+            pause(wait.mul_f64(RETRY_PAUSE_WAITS + f64::from(begun.elapsed().subsec_nanos() % 1000) / 1000.0)).await;
+            wait = LOCK_WAIT_MAX.min(wait * 2);
             continue;
         }
+        // Cut off by a time-out, or by somebody: it would be again.
+        let is_cut_off = code.as_deref() == Some("57014");
         let why = judge(&error, Nature::Repeatable);
-        let (file, sql) = &parts[n];
-        let what = sql.lines().find(|l| !l.trim().is_empty() && !l.trim().starts_with("--")).unwrap_or("").trim();
+        let what = headline(sql);
         return Err(match why {
-            StoreError::Unavailable(_) if !passes => why.into(),
+            StoreError::Unavailable(_) if !passes && !is_cut_off => why.into(),
             _ if passes => {
                 let blockers = blockers(client).await.unwrap_or_default();
                 unfit(&format!(
@@ -297,21 +402,67 @@ async fn execute(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), Bo
     }
 }
 
-/// The error is that of this part.
-async fn execute_once(client: &Client, parts: &[(&SqlFile, String)]) -> Result<(), (usize, tokio_postgres::Error)> {
-    for (n, (_, sql)) in parts.iter().enumerate() {
-        let whole = match sql.to_ascii_lowercase().contains("index concurrently") {
-            // Refuses to be part of a transaction, and is a part of its own.
-            true => sql.clone(),
-            false => {
-                let begin = if n == 0 { BEGIN } else { "" };
-                let commit = if n + 1 == parts.len() { "commit" } else { "" };
-                format!("{begin}\n{sql}\n;{commit}")
-            }
+/// `wait`: for each lock. The error is that of this part.
+async fn execute_once(
+    apply: &Apply<'_>,
+    parts: &[(&SqlFile, String)],
+    wait: Duration,
+) -> Result<(), (usize, tokio_postgres::Error)> {
+    let begin = format!(
+        "begin; set local lock_timeout = {}; set local statement_timeout = 0; set local client_min_messages = warning;
+        set local check_function_bodies = off;",
+        wait.as_millis()
+    );
+    for (n, (file, sql)) in parts.iter().enumerate() {
+        let send = async |whole: &str| {
+            let done = apply.watched(file, sql, apply.client.batch_execute(whole)).await;
+            done.map_err(|error| (n, error))
         };
-        client.batch_execute(&whole).await.map_err(|error| (n, error))?;
+        if is_beside(sql) {
+            if let Some(index) = built_beside(sql) {
+                send(&format!("{begin}\n{}\n;commit", drop_cut_off(index))).await?;
+            }
+            send(sql).await?;
+            continue;
+        }
+        let begin = if n == 0 { begin.as_str() } else { "" };
+        let commit = if n + 1 == parts.len() { "commit" } else { "" };
+        send(&format!("{begin}\n{sql}\n;{commit}")).await?;
     }
     Ok(())
+}
+
+/// Whether a statement builds an index beside the traffic, or drops one: it refuses to be part of a transaction, and is a part
+/// of its own.
+fn is_beside(sql: &str) -> bool {
+    sql.to_ascii_lowercase().contains("index concurrently")
+}
+
+/// The name, without the schema, of the index that such a statement builds.
+fn built_beside(sql: &str) -> Option<&str> {
+    sql.split_once("create index concurrently if not exists ")?.1.split_whitespace().next()
+}
+
+/// What a build that failed leaves has the name, and `if not exists` would take it for the index.
+fn drop_cut_off(index: &str) -> String {
+    format!(
+        "do $$ begin
+            if exists (select from pg_index as i where i.indexrelid = to_regclass('queen.{index}') and not i.indisvalid) then
+                drop index queen.{index};
+            end if;
+        end $$"
+    )
+}
+
+/// Whether a statement locks rows only: nobody queues behind it who would not wait for those rows anyway.
+fn is_of_rows(sql: &str) -> bool {
+    let headline = headline(sql).to_ascii_lowercase();
+    ["insert ", "update ", "delete "].iter().any(|word| headline.starts_with(word))
+}
+
+/// The first line of a statement that is no comment.
+fn headline(sql: &str) -> &str {
+    sql.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("--")).unwrap_or("")
 }
 
 /// Sessions that hold locks on our tables, on one line.
@@ -389,5 +540,25 @@ fn draw_secret() -> std::io::Result<u128> {
     match unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } {
         16 => Ok(u128::from_be_bytes(bytes)),
         _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_is_built_beside_the_traffic_is_known_by_its_name() {
+        let statements = MIGRATIONS.iter().flat_map(SqlFile::statements).filter(|sql| is_beside(sql));
+        let names: Vec<Option<&str>> = statements.map(built_beside).collect();
+        assert!(names.contains(&Some("cursors_by_key")) && !names.contains(&None), "{names:?}");
+    }
+
+    #[test]
+    fn statements_of_rows_are_told_from_those_that_others_queue_behind() {
+        assert_eq!(headline("-- Why: keys.\n\n  insert into queen.a\nselect 1"), "insert into queen.a");
+        assert!(is_of_rows("-- Keys.\ndelete from queen.a"));
+        assert!(!is_of_rows("do $$ begin lock table queen.a; insert into queen.a default values; end $$"));
+        assert!(!is_of_rows("alter table queen.a drop column b"));
     }
 }

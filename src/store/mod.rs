@@ -1,21 +1,21 @@
 //! The only room that knows SQL.
 //!
-//!     core_thread --Append, moves, Call, StateCall--> hot, cold --one statement--> PostgreSQL
+//!     core_thread --Append, moves, Call, StateCall--> append, moves, cold --one statement--> PostgreSQL
 //!                 <--outcomes, replies, StoreError--
 //!
 //! Holds: every call is one round trip of one statement, unnamed but on the broker's own server (see `client`), and what may
 //! be known about the rows after a failure is told by the variant of `StoreError`. Does not time out: deadlines are
 //! the caller's, who then gives the connection up ([`connect::Conn::discard`]).
 
+pub mod append;
 pub mod bundle;
 mod client;
 pub mod cold;
 pub mod connect;
 pub mod failure;
-pub mod hot;
 pub mod log;
 pub mod migrate;
-mod moves;
+pub mod moves;
 pub mod pack;
 mod params;
 mod places;
@@ -24,13 +24,14 @@ mod runs;
 pub mod sql_files;
 mod tls;
 
+pub use append::{append, settle_append};
 pub use bundle::{bundle, settle_bundle};
 pub use client::{Client, On};
 pub use cold::{call, changing_state, purge_dead, state};
 pub use connect::{Conn, Target};
-pub use hot::{append, move_cursors, settle_append, settle_moves};
 pub use log::{Incarnation, Line};
 pub use migrate::{BootError, StoreFacts, boot};
+pub use moves::{move_cursors, settle_moves};
 pub use runs::{purge_runs, store_run};
 
 use queen_shards::effect::StoreError;

@@ -37,6 +37,14 @@ pub fn pack(frames: &Bytes, level: i32) -> (Codec, Bytes) {
     })
 }
 
+/// The stored form of a segment: as it is where it came `packed`, or else of its raw frames.
+pub(super) fn stored_form(packed: Option<&Bytes>, frames: &Bytes, level: i32) -> (Codec, Bytes) {
+    match packed {
+        Some(packed) => (Codec::Zstd, packed.clone()),
+        None => pack(frames, level),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

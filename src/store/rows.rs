@@ -163,3 +163,30 @@ impl<'a> Columns<'a> {
 pub fn lease_left(expires_at: Option<Stamp>, now: Stamp) -> i64 {
     expires_at.map_or(0, |at| at.0.saturating_sub(now.0))
 }
+
+/// One outcome per question, put where it belongs; the first one of a place counts.
+pub struct Outcomes<T>(Vec<Option<T>>);
+
+impl<T> Outcomes<T> {
+    pub fn new(n: usize) -> Outcomes<T> {
+        Outcomes(std::iter::repeat_with(|| None).take(n).collect())
+    }
+
+    pub fn put(&mut self, ord: i64, outcome: impl FnOnce() -> Result<T, StoreError>) -> Result<(), StoreError> {
+        let place = usize::try_from(ord - 1).ok().and_then(|at| self.0.get_mut(at));
+        let place = place.ok_or_else(|| StoreError::Unknown(format!("an outcome for place {ord}")))?;
+        if place.is_none() {
+            *place = Some(outcome()?);
+        }
+        Ok(())
+    }
+
+    pub fn all(self) -> Result<Vec<T>, StoreError> {
+        let n = self.0.len();
+        let all: Vec<T> = self.0.into_iter().flatten().collect();
+        match all.len() == n {
+            true => Ok(all),
+            false => Err(StoreError::Unknown(format!("{} outcomes for {n} questions", all.len()))),
+        }
+    }
+}

@@ -279,3 +279,25 @@ fn status_words_are_case_sensitive_and_unknown_ones_never_complete() {
         assert_eq!(b.pop(&q, "").is_empty(), completes, "{word}");
     }
 }
+
+/// PostgreSQL holds no NUL in a text: it is not asked, and nothing of it is an error of the database.
+#[test]
+fn a_nul_in_a_query_or_a_fetch_is_refused_here() {
+    let b = two_shards();
+    for (method, path) in [
+        ("GET", "/api/v1/dlq?queue=%00"),
+        ("GET", "/api/v1/dlq?consumerGroup=a%00b"),
+        ("DELETE", "/api/v1/dlq?queue=%00"),
+        ("DELETE", "/api/v1/dlq?queue=a&consumerGroup=%00"),
+        ("GET", "/api/v1/messages?queue=%00"),
+        ("GET", "/api/v1/messages?queue=a&partition=%00"),
+    ] {
+        let answer = b.send(method, path, None);
+        assert_eq!(answer.status, 400, "{method} {path}: {}", answer.text());
+        expect_400(&answer, "control characters are not allowed in ");
+    }
+    for entry in [json!({"queue": "a\0", "offset": 0}), json!({"queue": "a", "partition": "\0", "offset": 0})] {
+        let body = json!({"entries": [entry]}).to_string();
+        expect_400(&b.send("POST", "/api/v1/fetch", Some(body.as_bytes())), "control characters are not allowed in ");
+    }
+}

@@ -168,6 +168,43 @@ fn boot_says_what_it_takes_of_the_connections_and_makes_do_with_two_per_shard() 
     let open: u32 = pg.query(b.database.as_deref().expect("its own"), own).parse().expect("a number");
     assert!(open <= 4, "{open}");
     let b = Setup::clean().env("DB_POOL_SIZE", "5").start();
+    assert!(b.log().contains("takes 12 connections of "), "one shard is the least: {}", b.log());
     let told = b.log().lines().any(|line| line.contains("WARN") && line.contains("lower QUEEN_SHARDS"));
     assert!(told, "{}", b.log());
+}
+
+/// Operations 1.3: a hard ceiling of connections of this broker, whatever its shards would like.
+#[test]
+fn a_broker_opens_no_more_connections_than_its_pool_has() {
+    const POOL: usize = 16;
+    let b = Setup::clean().env("DB_POOL_SIZE", &POOL.to_string()).env("QUEEN_SHARDS", "8").start();
+    let told = b.log().lines().any(|line| line.contains("WARN") && line.contains("fewer shards than wanted"));
+    assert!(told && b.log().contains("shards=3"), "{}", b.log());
+    let (pg, database) = (shared_postgres(), b.database.clone().expect("its own"));
+    let q = unique("ceiling");
+    let own =
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name like 'queen %'";
+    let most = at_once(9, |n| {
+        let mut most = 0;
+        for i in 0..10 {
+            if n == 8 {
+                most = most.max(pg.query(&database, own).parse::<usize>().expect("a number"));
+                continue;
+            }
+            b.push(json!([{"queue": q, "partition": format!("{n}-{i}"), "payload": 1}]));
+            let pop = b.pop(&q, "batch=1&partitions=4");
+            if !pop.is_empty() {
+                b.complete("", &pop);
+            }
+            let push = |p: &str| json!({"queue": q, "partition": format!("{p}{n}-{i}"), "payload": 1});
+            let bundle = json!({"operations": [{"type": "push", "items": [push("a"), push("b")]}]});
+            assert_eq!(b.post("/api/v1/transaction", &bundle).json()["success"], true);
+            for path in ["/api/v1/resources/queues", "/api/v1/status", "/api/v1/consumer-groups"] {
+                assert_eq!(b.get(path).status, 200, "{path}");
+            }
+        }
+        most.max(pg.query(&database, own).parse::<usize>().expect("a number"))
+    });
+    let most = most.into_iter().max().expect("some");
+    assert!((8..=POOL).contains(&most), "{most} connections at once");
 }

@@ -1,6 +1,6 @@
 //! Dead letters over HTTP: data plane 9.3, 9.4, 10; invariant 40.
 
-use crate::harness::{Broker, at_once, rules, two_shards, unique};
+use crate::harness::{Broker, Setup, at_once, rules, shared_postgres, two_shards, unique};
 use serde_json::{Value, json};
 
 const ALL: &str = "subscriptionMode=all&batch=100&partitions=20";
@@ -102,6 +102,34 @@ fn pages_keep_payloads_as_they_came_and_count_all() {
         purge(&format!("?queue={q}")).json(),
         json!({"success": true, "deleted": 4, "queue": q, "consumerGroup": null})
     );
+}
+
+/// A purge of any size is steps of a bounded number, each a statement of its own, so none runs into the time limit.
+#[test]
+fn a_purge_goes_step_by_step() {
+    let b = Setup::clean().start();
+    let database = b.database.clone().expect("a database");
+    let q = unique("dlqmany");
+    bury(&b, &q, "m", 1, &["g", "h"]);
+    // Of each group 2,500 more, several of one moment; and more than 1,000 in one statement are refused.
+    shared_postgres().query(
+        &database,
+        "insert into queen.dead_letters (queue_id, partition_id, group_name, message_offset, message_id, transaction_id,
+             payload, encrypted, error, retry_count, failed_at)
+         select d.queue_id, d.partition_id, d.group_name, 1 + n, gen_random_uuid(), 't' || n, d.payload, false, 'boom', 0,
+             d.failed_at - (n / 7) * interval '1 s'
+         from queen.dead_letters d, generate_series(1, 2500) n;
+         create function few() returns trigger language plpgsql as $$ begin
+             if (select count(*) from gone) > 1000 then raise 'too many at once'; end if; return null; end $$;
+         create trigger few after delete on queen.dead_letters referencing old table as gone for each statement
+             execute function few()",
+    );
+    let purge = |query: &str| b.send("DELETE", &format!("/api/v1/dlq?queue={q}{query}"), None).json();
+    let done = purge("&consumerGroup=g");
+    assert_eq!(done, json!({"success": true, "deleted": 2501, "queue": q, "consumerGroup": "g"}));
+    assert_eq!(letters(&b, &format!("queue={q}&limit=1"))["total"], 2501, "those of the other group are there");
+    assert_eq!(purge("")["deleted"], 2501);
+    assert_eq!(purge("")["deleted"], 0);
 }
 
 #[test]

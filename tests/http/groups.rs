@@ -200,3 +200,50 @@ fn beside_a_seek_that_waits_queues_are_configured_and_dead_letters_move() {
     });
     holder.wait().expect("psql ends");
 }
+
+/// A seek or a deletion of a group may hold a queue's row, or the group's, for long. What must wait for it gives up soon, and pushes
+/// to other queues, whose new partitions are made on the same connection, are stored all the same.
+#[test]
+fn while_a_queue_or_group_is_held_the_others_are_pushed_to() {
+    let b = Setup::clean().start();
+    let database = b.database.clone().expect("a database");
+    let held = unique("held");
+    b.push_n(&held, "p", "m", 1);
+    assert_eq!(b.drain(&held, ALL, "g").len(), 1);
+    // The group has no cursor there yet.
+    b.push_n(&held, "later", "m", 1);
+    let postgres = shared_postgres();
+    let sessions = |what: &str, which: &str| {
+        let sql = format!("select {what} from pg_stat_activity where datname = '{database}' and {which}");
+        postgres.query("postgres", &sql)
+    };
+    for (holds, function, group) in [
+        ("select from queen.queues where name like 'held%' for key share", "open_group", "new"),
+        ("select from queen.groups where name = 'g' for update", "seed_cursors", "g"),
+    ] {
+        let mut holder = postgres.spawn(&database, &format!("begin; {holds}; select pg_sleep(600)"));
+        eventually("the row is held", || (sessions("count(*)", "wait_event = 'PgSleep'") == "1").then_some(()));
+        let path =
+            format!("/api/v1/pop/queue/{held}?consumerGroup={group}&subscriptionMode=all&batch=10&partitions=20");
+        std::thread::scope(|scope| {
+            let pop = scope.spawn(|| b.get(&path));
+            let waiting = scope.spawn(|| b.get(&format!("{path}&wait=true&timeout=30000")));
+            let waits = format!("wait_event_type = 'Lock' and query like '%{function}%'");
+            eventually("the pops wait", || (sessions("count(*)", &waits) != "0").then_some(()));
+            let began = Instant::now();
+            // New partitions of every shard.
+            let (other, n) = (unique("beside"), 16);
+            let items: Vec<Value> =
+                (0..n).map(|p| json!({"queue": other, "partition": format!("p{p}"), "payload": p})).collect();
+            let pushed = b.push(json!(items));
+            assert!(pushed.iter().all(|item| item["status"] == "queued"), "{function}: {pushed:?}");
+            assert!(began.elapsed() < Duration::from_secs(3), "{function}: after {:?}", began.elapsed());
+            let answer = pop.join().expect("the pop");
+            assert_eq!((answer.status, answer.error().as_str()), (500, "pop failed"), "{function}");
+            sessions("pg_terminate_backend(pid)", "wait_event = 'PgSleep'");
+            let answer = waiting.join().expect("the pop that waits");
+            assert_eq!(answer.status, 200, "{function}: it tried again: {}", answer.text());
+        });
+        holder.wait().expect("psql ends");
+    }
+}

@@ -163,6 +163,22 @@ fn prometheus_text_has_every_family_of_this_process() {
     }
 }
 
+/// A duplicate is no message that was pushed, nor is one that follows another of its body.
+#[test]
+fn pushed_messages_are_those_that_were_stored() {
+    let b = Setup::clean().start();
+    let q = unique("counted");
+    let item = json!({"queue": q, "partition": "p", "transactionId": "k", "payload": 1});
+    let counted = || {
+        let of = |name: &str| b.metric(&format!("queen_process_push_{name}_total"));
+        (of("requests"), of("messages"))
+    };
+    b.push(json!([item, item]));
+    assert_eq!(counted(), (Some(1.0), Some(1.0)), "two of one key are one");
+    assert_eq!(b.push(json!([item]))[0]["status"], "duplicate");
+    assert_eq!(counted(), (Some(2.0), Some(1.0)));
+}
+
 #[test]
 fn status_has_the_shape_of_the_contract() {
     let b = two_shards();

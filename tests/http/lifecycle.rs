@@ -44,6 +44,59 @@ fn sigterm_answers_a_hundred_parked_polls_with_204_within_2_s() {
     assert!(log.contains("signal received") && log.contains("shutdown complete"), "{log}");
 }
 
+/// A push whose commit takes a while is answered before the broker ends. Source: operations 1.6.
+#[test]
+fn sigterm_waits_for_a_commit_that_takes_two_seconds() {
+    let b = Setup::clean().start();
+    let (pg, database) = (shared_postgres(), b.database.clone().expect("its own"));
+    let q = unique("slow");
+    b.push_n(&q, "p", "first", 1);
+    pg.query(
+        &database,
+        "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(2); return new; end $$;
+         create trigger slow before insert on queen.segments for each row execute function slow()",
+    );
+    let sleeps = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'";
+    std::thread::scope(|scope| {
+        let push = scope.spawn(|| b.push_n(&q, "p", "late", 1));
+        eventually("the commit is under way", || (pg.query(&database, sleeps) == "1").then_some(()));
+        let signalled = Instant::now();
+        b.signal(libc::SIGTERM);
+        let verdict = push.join().expect("an answer, not a reset").remove(0);
+        assert_eq!(verdict["status"], "queued", "{verdict}");
+        assert!(b.wait_end().success());
+        assert!(signalled.elapsed() < Duration::from_secs(5), "{:?}", signalled.elapsed());
+    });
+    assert!(!b.log().contains("connections are cut"), "{}", b.log());
+}
+
+/// What takes longer than that is cut, and the log says so.
+#[test]
+fn sigterm_does_not_wait_for_ever() {
+    let b = Setup::clean().start();
+    let (pg, database) = (shared_postgres(), b.database.clone().expect("its own"));
+    let q = unique("slow");
+    b.push_n(&q, "p", "first", 1);
+    pg.query(
+        &database,
+        "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(8); return new; end $$;
+         create trigger slow before insert on queen.segments for each row execute function slow()",
+    );
+    let sleeps = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'";
+    let body = json!({"items": [{"queue": q, "partition": "p", "payload": 1}]}).to_string();
+    std::thread::scope(|scope| {
+        let push = scope.spawn(|| b.client().post("/api/v1/push", body.as_bytes()));
+        eventually("the commit is under way", || (pg.query(&database, sleeps) == "1").then_some(()));
+        let signalled = Instant::now();
+        b.signal(libc::SIGTERM);
+        assert!(b.wait_end().success());
+        assert!(signalled.elapsed() < Duration::from_secs(5), "{:?}", signalled.elapsed());
+        assert!(push.join().expect("the thread").is_err(), "it was cut");
+    });
+    let log = b.log();
+    assert!(log.contains("connections are cut") && log.contains("connections=1"), "{log}");
+}
+
 #[test]
 fn the_busiest_queues_have_a_rates_line_each() {
     let b = Setup::clean().env("QUEEN_LOG_RATES_MS", "1000").env("QUEEN_LOG_TOPN_QUEUES", "2").start();

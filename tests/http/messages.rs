@@ -84,6 +84,36 @@ fn fetch(b: &Broker, body: &Value) -> Value {
     answer.json()["entries"].clone()
 }
 
+/// While nothing new is there a fetch that waits looks at watermarks only: what it has seen is read at its beginning and its end.
+#[test]
+fn a_fetch_that_waits_does_not_read_messages_again_and_again() {
+    let database = shared_postgres().create_database();
+    shared_postgres().query(&database, &format!("alter database {database} set track_functions = 'all'"));
+    let b = Setup::on(shared_postgres(), &database).start();
+    let q = unique("fetchlook");
+    b.push_n(&q, "p", "m", 1);
+    let of = |wait: u32| {
+        let start = Instant::now();
+        let got = fetch(
+            &b,
+            &json!({"entries": [{"queue": q, "partition": "p", "offset": 0}], "minBytes": 1000, "maxWaitMs": wait}),
+        );
+        assert_eq!(got[0]["records"].as_array().map(Vec::len), Some(1));
+        start.elapsed()
+    };
+    assert!(Duration::from_secs(3) <= of(3000), "it waits");
+    // A session tells what it counted once a second, at the end of a call.
+    std::thread::sleep(Duration::from_millis(1200));
+    of(0);
+    let calls = |name: &str| -> u64 {
+        let sql = format!("select coalesce(sum(calls), 0) from pg_stat_user_functions where funcname = '{name}'");
+        shared_postgres().query(&database, &sql).trim().parse().expect("a number")
+    };
+    let (looks, reads) = (calls("fetch"), calls("read_records"));
+    eprintln!("a fetch of 3 s: {looks} looks, {reads} reads of messages");
+    assert!(10 <= looks && reads <= 4, "{looks} looks, {reads} reads");
+}
+
 rules! {
     fn i3_fetch_reports_the_offsets_that_push_and_pop_report(b) {
         let q = unique("fetch");

@@ -391,6 +391,41 @@ fn a_header_that_is_no_uuid_is_refused_and_without_tenancy_it_is_not_read() {
     assert!(alone.log().contains("QUEEN_TENANCY_HEADER is on without QUEEN_KV_TRUSTED_PROXY"), "{}", alone.log());
 }
 
+/// Operations 2.7, column T, and 2.8: what is of the whole cell, or nothing at all, does not read the header.
+#[test]
+fn the_header_is_read_where_the_contract_says_so_and_nowhere_else() {
+    let b = broker();
+    let spec = include_str!("../../docs/spec/operations.md");
+    let spec = spec.split_once("### 2.7 ").and_then(|(_, rest)| rest.split_once("### 2.8 ")).expect("the section").0;
+    let reads = |route: &crate::routes::Route| {
+        let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+        let is_row = |cells: &Vec<String>| {
+            cells.len() > 4
+                && cells[1].split(", ").any(|method| method == route.method)
+                && cells[2].split([' ', '·']).any(|path| path.trim_matches('`') == route.pattern)
+        };
+        let row = spec.lines().map(cells).find(is_row);
+        // A route that this version adds: a redrive is of one tenant, the front door of nobody.
+        row.map_or(route.pattern != "/", |cells| !cells[4].contains("no"))
+    };
+    let bad = "not-a-uuid";
+    let (mut read, mut unread) = (0, 0);
+    for route in crate::routes::every() {
+        let path = route.pattern.replace(':', "x");
+        let body = (route.method == "POST").then(|| json!({}));
+        // A switch is not to be turned under the other tests: what comes of an empty body is its own affair.
+        let answer = send(b, bad, &route.method, &path, body.as_ref());
+        let refused = answer.text().contains("invalid x-queen-tenant header");
+        assert_eq!(refused, reads(&route), "{} {}: {} {}", route.method, route.pattern, answer.status, answer.text());
+        if refused { read += 1 } else { unread += 1 }
+    }
+    assert!(read >= 35 && unread >= 12, "{read} read it, {unread} do not");
+    assert_eq!(send(b, bad, "GET", "/health", None).status, 200);
+    let unknown = send(b, bad, "GET", "/api/v1/nope", None);
+    assert_eq!((unknown.status, &unknown.json()["code"]), (404, &json!("no_such_route")));
+    assert_eq!(send(b, bad, "PUT", "/api/v1/push", None).status, 405);
+}
+
 #[test]
 fn tenants_outlive_a_restart() {
     let b = tenancy(Setup::clean()).start();

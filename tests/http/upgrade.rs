@@ -1,6 +1,6 @@
 //! An older database: its schema, filled, is migrated at boot and used by everything that came since.
 
-use crate::harness::{Setup, shared_postgres};
+use crate::harness::{PATIENCE, Setup, eventually, shared_postgres, within};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -110,4 +110,32 @@ fn a_filled_database_of_the_first_schema_is_migrated_and_used() {
     let before = postgres.query(&old, state);
     b.restart();
     assert_eq!(postgres.query(&old, state), before);
+}
+
+/// Source: operations 8.4 (who is in the way), architecture.
+#[test]
+fn an_upgrade_says_from_where_to_where_and_whom_it_waits_for() {
+    let postgres = shared_postgres();
+    let old = postgres.create_database();
+    postgres.load(&old, &in_package("tests/http/fixtures/schema-0002.sql"));
+    let mut holder =
+        postgres.spawn(&old, "begin isolation level repeatable read; select 1; select pg_sleep(600) as held");
+    let sessions = "select count(*) from pg_stat_activity where datname = current_database() and query like '%as held%'
+        and backend_xmin is not null and pid <> pg_backend_pid()";
+    eventually("a snapshot is held", || (postgres.query(&old, sessions) == "1").then_some(()));
+    let b = Setup::on(postgres, &old).launch();
+    let line = |text: &str| b.log().lines().find(|line| line.contains(text)).map(str::to_owned);
+    let waits =
+        within(2 * PATIENCE, "the apply says whom it waits for", || line("the schema apply waits for other sessions"));
+    for told in ["WARN  boot", "0014_partitions_of_queue.sql", "create index concurrently", "(psql, ", "seconds=1"] {
+        assert!(waits.contains(told), "{told}: {waits}");
+    }
+    let begins = line("applying the schema").expect("it says so");
+    assert!(begins.contains("INFO  boot") && begins.contains("from=2  to="), "{begins}");
+    let end = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query like '%as held%'
+        and pid <> pg_backend_pid()";
+    postgres.query(&old, end);
+    b.wait_ready();
+    let _ = holder.wait();
+    assert!(line("takes long").is_none(), "what waits does not work");
 }

@@ -66,6 +66,23 @@ fn an_outage_is_told_once_however_many_pushes_wait_behind_its_backlog() {
     assert_eq!(buffers(&broker)["dbHealthy"], true);
 }
 
+/// Also those that nobody tried to store, because the store was known to be away. Source: operations 4.1, 5.11.
+#[test]
+fn each_push_of_an_outage_counts_as_a_database_error() {
+    const PUSHES: usize = 300;
+    let postgres = Postgres::start(&[]);
+    let broker = Setup::on(&postgres, "postgres").env("STATS_INTERVAL_MS", "1000").start();
+    broker.push_n("orders", "p", "first", 1);
+    postgres.kill();
+    eventually("the loss is seen", || (broker.get("/health").status == 503).then_some(()));
+    let mut producer = Producer::new(&broker, "orders", "p");
+    (0..PUSHES).for_each(|_| assert_eq!(producer.push(), "buffered"));
+    postgres.resume();
+    drained(&broker);
+    let counted = || broker.metric("queen_cluster_db_errors_total{scope=\"cluster\"}").unwrap_or(0.0);
+    eventually("all of them are counted", || (PUSHES as f64 <= counted()).then_some(()));
+}
+
 /// What found no room on the disk is no backlog: nothing has to be drained for the outage to be over.
 #[test]
 fn an_outage_with_a_full_spool_ends_with_the_outage() {

@@ -36,6 +36,35 @@ fn passing_refusals_are_an_outage() {
     assert_eq!(broker.metric("queen_file_buffer_quarantined_files"), Some(0.0));
 }
 
+/// The store answers the control thread and has no connection for pushes: what makes a shard spool is no health.
+#[test]
+fn a_shard_that_is_refused_its_connection_is_not_healthy() {
+    let postgres = Postgres::start(&[]);
+    postgres.query("postgres", "create role limited login");
+    postgres.query("postgres", "create database of_limited owner limited");
+    let broker = Setup::on(&postgres, "of_limited").env("PG_USER", "limited").start();
+    let partitions = ["a", "b", "c", "d", "e", "f"];
+    partitions.iter().for_each(|partition| drop(broker.push_n("orders", partition, "first", 1)));
+    // As many as there are stay; of those that pushes use none is left, nor made.
+    postgres.query("postgres", "alter role limited connection limit 1");
+    let ended = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+                 where application_name like 'queen % shard % push'";
+    assert_ne!(postgres.query("postgres", ended), "0");
+    let mut producers: Vec<Producer> = partitions.into_iter().map(|p| Producer::new(&broker, "orders", p)).collect();
+    producers.iter_mut().for_each(|producer| assert_eq!(producer.push(), "buffered"));
+    eventually("/health says 503", || (broker.get("/health").status == 503).then_some(()));
+    for _ in 0..20 {
+        // It stays so while nothing changes, whatever the control thread hears.
+        assert_eq!(broker.get("/health").status, 503);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(broker.get("/health/live").status, 200);
+    postgres.query("postgres", "alter role limited connection limit -1");
+    eventually("/health says 200", || (broker.get("/health").status == 200).then_some(()));
+    producers.iter_mut().for_each(|producer| producer.push_until("queued"));
+    drained(&broker);
+}
+
 #[test]
 fn an_item_that_is_refused_for_good_is_an_error_and_its_neighbours_are_stored() {
     let postgres = Postgres::start(&[]);

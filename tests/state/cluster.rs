@@ -40,17 +40,16 @@ impl Db {
     /// Applies the migrations and the functions, as boot does.
     pub fn apply(&self) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
-        let mut files = Vec::new();
-        for dir in [root.clone(), root.join("functions")] {
-            let mut of_dir: Vec<_> = std::fs::read_dir(dir)
-                .expect("migrations")
-                .map(|entry| entry.expect("entry").path())
-                .filter(|path| path.extension().is_some_and(|e| e == "sql"))
-                .filter(|path| !path.ends_with("schema.golden.sql"))
-                .collect();
-            of_dir.sort();
-            files.extend(of_dir);
-        }
+        let entries =
+            |dir: PathBuf| std::fs::read_dir(dir).expect("migrations").map(|entry| entry.expect("entry").path());
+        let sorted = |paths: &mut dyn Iterator<Item = PathBuf>| {
+            let sql = paths.filter(|path| path.extension().is_some_and(|e| e == "sql"));
+            let mut sql: Vec<_> = sql.filter(|path| !path.ends_with("schema.golden.sql")).collect();
+            sql.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+            sql
+        };
+        let mut files = sorted(&mut entries(root.clone()));
+        files.extend(sorted(&mut entries(root.join("functions")).flat_map(entries)));
         let mut psql = self.psql();
         // As the broker does: functions come in the order of their names.
         psql.arg("-q").arg("-c").arg("set client_min_messages = warning; set check_function_bodies = off");

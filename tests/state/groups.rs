@@ -47,6 +47,12 @@ fn a_listing_counts_lag_leases_and_what_a_registered_group_has_not_met() {
         (&json!("p0"), &json!(LEASE), &json!(7), &json!(6))
     );
     assert_eq!(db.call("get_group", json!({"group": "nobody", "limit": 10})), json!({}));
+    let all = detail["q"]["partitions"].as_array().unwrap().len();
+    for (limit, truncated) in [(all - 1, json!(true)), (all, Value::Null)] {
+        let page = db.call("get_group", json!({"group": "g", "limit": limit}));
+        assert_eq!(page["q"]["partitions"].as_array().unwrap().len(), limit);
+        assert_eq!(page["q"]["partitionsTruncated"], truncated, "{limit} of {all}");
+    }
 
     let late = db.call("lagging_groups", json!({"seconds": 55, "limit": 10, "probes": 10}));
     let names: Vec<&str> = late.as_array().unwrap().iter().map(|l| l["partition_name"].as_str().unwrap()).collect();

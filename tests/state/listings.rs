@@ -78,6 +78,15 @@ fn totals_cover_partitions_that_are_not_listed() {
     for function in ["get_queue", "status_queue", "queue_depth"] {
         let page = db.call(function, json!({"queue": "q", "limit": 2}));
         assert_eq!(page["partitions"].as_array().unwrap().len(), 2, "{function}");
+        assert_eq!(page["partitionsTruncated"], true, "{function}: the list says that it is none of all");
+        let keys: Vec<String> = page.as_object().unwrap().keys().cloned().collect();
+        let all = db.call(function, json!({"queue": "q", "limit": 5}));
+        assert_eq!(all["partitions"].as_array().unwrap().len(), 5, "{function}");
+        let whole: Vec<String> = all.as_object().unwrap().keys().cloned().collect();
+        assert_eq!(
+            keys.iter().filter(|key| *key != "partitionsTruncated").collect::<Vec<_>>(),
+            whole.iter().collect::<Vec<_>>()
+        );
     }
     assert_eq!(db.call("get_queue", json!({"queue": "q", "limit": 2}))["totals"]["total"], 10);
 }

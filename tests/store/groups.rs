@@ -235,7 +235,7 @@ fn a_group_that_is_gone_gets_no_cursor() {
     });
 }
 
-/// Partitions past which a registration makes no cursors. Source: migrations/functions/open_group.sql.
+/// Partitions past which a registration makes no cursors. Source: migrations/functions/commit/open_group.sql.
 const SEEDS_MAX: usize = 10_000;
 
 /// A large queue: `old` with ten messages, `idle` with five, and too many empty ones; the stamp of the second five of `old`.

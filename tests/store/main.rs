@@ -12,6 +12,7 @@ mod groups;
 mod keys;
 mod log;
 mod old_snapshot;
+mod pages;
 mod plans;
 mod provisioning;
 mod reads;

@@ -343,6 +343,7 @@ async fn judge_all(db: &Db, plans: &mut Plans, round: u8) {
     // An outcome that the rows no longer tell is an outcome as well.
     let _ = plans.of("settle_moves", store::settle_moves(&client, &moves, Line { writer, seq: 3 })).await;
     let _ = plans.of("settle_bundle", store::settle_bundle(&client, &bundles, 1, Line { writer, seq: 3 })).await;
+    let _ = plans.of("settle_bundle makes", store::settle_bundle(&client, &makes, 1, Line { writer, seq: 3 })).await;
 }
 
 /// Jobs, pages and management of one queue with a single partition, where others have many. `known`: statistics tell that.

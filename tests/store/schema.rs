@@ -4,6 +4,7 @@ use crate::support::*;
 use queen::store::sql_files::MIGRATIONS;
 use queen::store::{self, BootError, Target};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 fn refusal(result: Result<store::StoreFacts, BootError>) -> String {
     match result {
@@ -150,7 +151,7 @@ fn an_apply_waits_for_the_session_lock_of_another_broker() {
         let holder = connect(&target).await;
         holder.batch_execute("select pg_advisory_lock(778120010)").await.unwrap();
         let free = async {
-            queen::rt::sleep(std::time::Duration::from_millis(300)).await;
+            queen::rt::sleep(Duration::from_millis(300)).await;
             let made = holder.query_typed("select to_regnamespace('queen') is null", &[]).await.unwrap();
             assert!(made[0].get::<_, bool>(0), "nothing is made without the lock");
             holder.batch_execute("select pg_advisory_unlock(778120010)").await.unwrap();
@@ -178,6 +179,102 @@ fn a_statement_that_finds_no_lock_is_tried_again() {
         };
         let (done, ()) = futures_util::future::join(store::boot(&db.target, true), free).await;
         done.unwrap();
+    });
+}
+
+/// A database whose owner is a role with these settings, a target for that role, and the schema in it but for the last files.
+async fn of_a_role(name: &str, settings: &[&str]) -> Target {
+    let admin = connect(&cluster().target).await;
+    for sql in [format!("create role {name} login"), format!("create database {name} owner {name}")] {
+        admin.batch_execute(&sql).await.unwrap();
+    }
+    let target = Target::socket(&cluster().socket_dir, 5432, name, name);
+    store::boot(&target, true).await.unwrap();
+    connect(&target).await.batch_execute("delete from queen.migrations where version >= 20").await.unwrap();
+    for setting in settings {
+        admin.batch_execute(&format!("alter role {name} {setting}")).await.unwrap();
+    }
+    alone(name).await;
+    target
+}
+
+/// Waits until a role has no sessions.
+async fn alone(role: &str) {
+    let admin = connect(&cluster().target).await;
+    let sql = format!("select from pg_stat_activity where usename = '{role}'");
+    until("its sessions end", async || admin.query_typed(&sql, &[]).await.unwrap().is_empty()).await;
+}
+
+/// Boots while a snapshot is held for two seconds, which an index that is built beside the traffic waits for.
+async fn boot_beside_a_snapshot(target: &Target) -> Result<store::StoreFacts, BootError> {
+    let holder = connect(&cluster().target.clone().database(&name_of(target))).await;
+    holder.batch_execute("begin isolation level repeatable read; select from queen.partitions").await.unwrap();
+    let free = async {
+        queen::rt::sleep(Duration::from_secs(2)).await;
+        holder.batch_execute("commit").await.unwrap();
+    };
+    futures_util::future::join(store::boot(target, true), free).await.0
+}
+
+#[test]
+fn an_index_is_built_however_long_it_takes_whatever_time_outs_the_role_has() {
+    run(async {
+        let settings = ["set statement_timeout = '500ms'", "set lock_timeout = '400ms'"];
+        let target = of_a_role("hurried", &settings).await;
+        assert_eq!(boot_beside_a_snapshot(&target).await.unwrap().warnings, Vec::<String>::new());
+    });
+}
+
+/// Where no connection can be had that is without them, as behind a pooler.
+#[test]
+fn a_build_that_meets_a_statement_timeout_is_refused_with_file_and_statement() {
+    run(async {
+        let settings = ["connection limit 2", "set statement_timeout = '500ms'"];
+        let target = of_a_role("cut_off", &settings).await;
+        let text = refusal(boot_beside_a_snapshot(&target).await);
+        let begins = "schema apply failed: 0020_index_per_question.sql at \"create index concurrently";
+        assert!(text.starts_with(begins) && text.contains("statement timeout"), "{text}");
+        // The next start begins the file again.
+        alone("cut_off").await;
+        assert_eq!(store::boot(&target, true).await.unwrap().warnings, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_build_that_meets_a_lock_timeout_is_begun_anew() {
+    run(async {
+        let target = of_a_role("locked_out", &["connection limit 2", "set lock_timeout = '200ms'"]).await;
+        assert_eq!(boot_beside_a_snapshot(&target).await.unwrap().warnings, Vec::<String>::new());
+    });
+}
+
+/// Pushes of other brokers queue behind a statement that waits for a strong lock.
+#[test]
+fn traffic_passes_most_of_the_time_while_the_apply_waits_for_a_lock() {
+    on_store(async |db| {
+        db.sql("delete from queen.migrations").await;
+        let (holder, other) = (db.other().await, db.other().await);
+        holder.batch_execute("begin; select from queen.segments").await.unwrap();
+        let traffic = async {
+            let waits = "select count(*) from pg_locks where not granted and database =
+                (select oid from pg_database where datname = current_database())";
+            until("the apply waits", async || db.number(waits).await == 1).await;
+            let (begun, mut waited, mut longest) = (Instant::now(), Duration::ZERO, Duration::ZERO);
+            while begun.elapsed() < Duration::from_secs(8) {
+                let asked = Instant::now();
+                let push = "begin; lock table queen.segments in row exclusive mode; commit";
+                other.batch_execute(push).await.unwrap();
+                waited += asked.elapsed();
+                longest = longest.max(asked.elapsed());
+                queen::rt::sleep(Duration::from_millis(10)).await;
+            }
+            holder.batch_execute("commit").await.unwrap();
+            (waited.as_secs_f64() / begun.elapsed().as_secs_f64(), longest)
+        };
+        let (done, (share, longest)) = futures_util::future::join(store::boot(&db.target, true), traffic).await;
+        done.unwrap();
+        println!("waited {:.0} % of the time, at most {longest:?}", share * 100.0);
+        assert!(share < 0.4, "traffic waited {share:.2} of the time");
     });
 }
 

@@ -1,4 +1,4 @@
-use crate::command::{Codec, Command, Draft, DraftVerdict, Duplicate, Event, Verdict};
+use crate::command::{Codec, Command, Draft, DraftVerdict, Drained, Duplicate, Event, SpoolId, SpoolRecord, Verdict};
 use crate::effect::{AppendOutcome, Call, LaneOutcome, LaneRow, Reply, StoreError};
 use crate::fake::{Fake, lane, plain};
 use crate::frames::{FrameHead, FrameWriter};
@@ -172,4 +172,79 @@ fn every_append_that_adds_something_is_counted_as_written() {
         }
     }
     assert_eq!(fake.shard.lanes_written, 2);
+}
+
+/// The spool's directory could not be read until a push was in flight: what is then found there is older than that push, however
+/// its commit ends.
+#[test]
+fn a_record_that_comes_while_pushes_are_in_flight_is_in_front_of_them() {
+    let outcome = |lane| {
+        let now = Stamp(1 << 40);
+        Ok(AppendOutcome { now, lanes: vec![lane], stored: Vec::new() })
+    };
+    for result in [
+        Err(StoreError::Unknown("lost".into())),
+        Err(StoreError::Unavailable("away".into())),
+        Err(StoreError::Refused("not this".into())),
+        outcome(LaneOutcome::Busy),
+        outcome(LaneOutcome::Moved { last: Offset(3) }),
+    ] {
+        let (what, mut fake) = (format!("{result:?}"), Fake::new());
+        fake.turn(vec![Event::SpoolRead { all: true, but: Vec::new() }]);
+        push_drafts(&mut fake, 1, vec![draft_of("1", &[1]), draft_of("1", &[2])]);
+        push_drafts(&mut fake, 2, vec![draft_of("1", &[3])]);
+        let (commit, append) = fake.appends.remove(0);
+        assert_eq!(append.lanes[0].count, 2, "the third one waits");
+        let drained = |at, key| {
+            let record = SpoolRecord { accepted_at: Stamp(7), draft: draft_of("1", &[key]) };
+            Drained { id: SpoolId { file: 1, at }, record }
+        };
+        fake.turn(vec![Event::Drain { records: vec![drained(1, 10), drained(2, 11)] }]);
+        fake.turn(vec![Event::Appended { commit, result }]);
+        fake.now += 60_000_000;
+        fake.turn(vec![Event::Store { up: false }]);
+        let spooled: Vec<u8> = fake.spooled.iter().map(|(_, record)| record.draft.keys[0]).collect();
+        assert_eq!(spooled, [1, 2, 3], "{what}");
+        let at = fake.shard.lanes.find(&draft_of("1", &[]).lane).expect("it waits for the store");
+        let kept: Vec<u8> = fake.shard.lanes[at].drafts.iter().map(|waiting| waiting.draft.keys[0]).collect();
+        assert_eq!(kept, [10, 11], "{what}");
+    }
+}
+
+/// From when on the keys are read for a record that was accepted now, while PostgreSQL's clock is two hours behind that.
+/// `None`: it is taken for new as it is.
+fn keys_read_since(found: bool, set_back: bool) -> Option<Option<Stamp>> {
+    const BEHIND_US: i64 = 7_200_000_000;
+    let mut fake = Fake::new();
+    let (mut draft, now) = (draft_of("1", &[1]), Stamp(fake.now as i64));
+    draft.all_minted = true;
+    let stored = Stamp(now.0 - BEHIND_US);
+    if set_back {
+        let event = Event::Clock { now: stored, at: Micros(fake.now) };
+        fake.turn(vec![event]);
+    }
+    fake.turn(vec![Event::SpoolFound { lanes: if found { vec![(draft.lane.hash(), 1)] } else { Vec::new() } }]);
+    let record = SpoolRecord { accepted_at: now, draft };
+    fake.turn(vec![Event::Drain { records: vec![Drained { id: SpoolId { file: 1, at: 1 }, record }] }]);
+    fake.answer(|call| match call {
+        Call::Provision { .. } => Ok(Reply::Lanes(vec![Some(LaneRow { last_created_at: stored, ..lane().row })])),
+        other => Ok(plain(other)),
+    });
+    let since = fake.calls.iter().find_map(|(_, call)| match call {
+        Call::ReadKeys { since, .. } => Some(*since),
+        _ => None,
+    });
+    assert_eq!(since.is_none(), !fake.appends.is_empty());
+    since
+}
+
+/// An earlier attempt may be stamped long before the acceptance: it was accepted by the machine's clock that ran ahead, or
+/// PostgreSQL's was set back, be it by a failover.
+#[test]
+fn an_earlier_attempt_is_looked_for_whatever_the_clocks_say() {
+    assert_eq!(keys_read_since(false, false), None, "nothing was stored since the acceptance");
+    let since = keys_read_since(true, false).expect("of an earlier process").expect("not all of it is read");
+    assert!(since < Stamp((1 << 40) - 7_200_000_000), "{since:?}");
+    let since = keys_read_since(false, true).expect("the clock was set back").expect("not all of it is read");
+    assert!(since < Stamp((1 << 40) - 7_200_000_000), "{since:?}");
 }

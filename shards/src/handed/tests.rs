@@ -14,9 +14,18 @@ fn handed(records: u64, lanes: u64) -> Handed {
     handed
 }
 
+/// Refuses a record. True: it is set aside.
+fn aside(handed: &mut Handed, id: SpoolId, written: u64) -> bool {
+    let aside = handed.refuse(id, written).expect("with a shard").aside;
+    if aside {
+        handed.set_aside(id);
+    }
+    aside
+}
+
 /// Refuses records; how many are set aside.
 fn refuse(handed: &mut Handed, records: &[SpoolId], written: u64) -> usize {
-    records.iter().filter(|id| handed.refuse(**id, written).expect("with a shard").aside).count()
+    records.iter().filter(|id| aside(handed, **id, written)).count()
 }
 
 fn next_round(handed: &mut Handed) -> Vec<SpoolId> {
@@ -39,6 +48,18 @@ fn what_refuses_all_records_costs_one_at_a_time_and_what_is_mended_nothing() {
     assert_eq!(out, all[1..]);
     assert!(out.iter().all(|id| handed.store(*id, true)));
     assert_eq!((next_round(&mut handed), handed.len()), (Vec::new(), 0));
+}
+
+#[test]
+fn a_record_that_cannot_be_set_aside_now_is_tried_again() {
+    let mut handed = handed(1, 1);
+    for time in 1..8 {
+        let refused = handed.refuse(id(0), 0).expect("with a shard");
+        assert_eq!((refused.counted, refused.aside), (Some(time), time >= REFUSALS_MAX));
+        assert_eq!((next_round(&mut handed), handed.len()), (vec![id(0)], 1));
+    }
+    assert!(aside(&mut handed, id(0), 0));
+    assert_eq!((next_round(&mut handed), handed.len(), handed.refuse(id(0), 0)), (vec![], 0, None));
 }
 
 #[test]
@@ -69,7 +90,7 @@ fn what_was_stored_before_does_not_make_a_refusal_count() {
         let mut handed = handed(20, 20);
         let mut bad = vec![id(0), id(1)];
         for round in 0..=REFUSALS_MAX as u64 {
-            bad.retain(|id| !handed.refuse(*id, 0).expect("with a shard").aside);
+            bad.retain(|id| !self::aside(&mut handed, *id, 0));
             assert!(handed.store(id(10 + round), new));
             let again = next_round(&mut handed);
             assert_eq!(again, bad);
@@ -86,7 +107,7 @@ fn a_lane_with_many_bad_records_does_not_take_five_tries_for_each() {
     let mut handed = handed(40, 1);
     let mut tries = |n: u64, written: &mut dyn FnMut(u64) -> u64| {
         let mut tried = 1;
-        while !handed.refuse(id(n), written(tried)).expect("with a shard").aside {
+        while !aside(&mut handed, id(n), written(tried)) {
             assert_eq!(next_round(&mut handed), [id(n)]);
             tried += 1;
         }
@@ -103,7 +124,7 @@ fn a_lane_with_many_bad_records_does_not_take_five_tries_for_each() {
 fn what_waits_behind_a_refused_record_takes_no_room_and_what_comes_behind_it_stays_on_disk() {
     let mut handed = handed(100, 1);
     assert_eq!(handed.room().records, 0);
-    assert!(!handed.refuse(id(0), 0).expect("with a shard").aside);
+    assert!(!aside(&mut handed, id(0), 0));
     assert_eq!((handed.room().records, handed.room().bytes), (100, 1 << 20));
     assert!(handed.waits(0) && !handed.waits(1));
     handed.put_off(id(100), 0);
@@ -228,7 +249,7 @@ proptest! {
                     if matches!(step, Step::Store(_)) && refusing >> lane & 1 == 0 {
                         prop_assert!(handed.store(id(at), true));
                         written += 1;
-                    } else if !handed.refuse(id(at), written).expect("with a shard").aside {
+                    } else if !aside(&mut handed, id(at), written) {
                         waiting.insert(at);
                         continue;
                     }

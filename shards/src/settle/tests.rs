@@ -135,3 +135,19 @@ fn a_key_that_was_never_pushed_is_not_looked_for_in_all_of_a_partition() {
     assert_eq!(pages_read(86_400, 86_401, 1000), BELOW_PAGES_MAX);
     assert_eq!(pages_read(86_400, 86_399, 1000), 1000, "completed messages are remembered for longer");
 }
+
+/// A body of a client can name as many of both as it has room for.
+#[test]
+fn many_leases_of_a_bundle_cost_little_for_each_of_many_sets() {
+    let leases: Vec<LeaseId> = (1..=250_000).map(LeaseId).collect();
+    let mut free = set(PARTITION, 0);
+    free.lease = None;
+    let mut slab = crate::slab::Slab::default();
+    let prepares = super::PreparesSets { job: slab.insert(()), leases, first: Some(LeaseId(7)), moves: Vec::new() };
+    let (slot, verdicts) = (crate::ids::Slot(0), Vec::new());
+    let job = super::AckJob { slot, sets: vec![free], verdicts, left: 1, prepares: Some(Box::new(prepares)) };
+    let began = std::time::Instant::now();
+    assert!((1..=250_000).all(|held| job.lease_of(0, LeaseId(held)) == Some(LeaseId(held))));
+    assert_eq!(job.lease_of(0, LeaseId(300_000)), Some(LeaseId(7)), "the one named first");
+    assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+}

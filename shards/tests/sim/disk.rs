@@ -306,6 +306,7 @@ impl World {
             disk.records[place].refused = true;
             self.oracle.drain_refused(&disk.records[place].record);
             if refused.aside {
+                disk.handed.set_aside(id);
                 let kept = disk.records.remove(place).expect("just seen");
                 disk.touched = true;
                 self.oracle.lost(at.0, &kept.record);

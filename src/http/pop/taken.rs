@@ -36,6 +36,8 @@ pub(super) struct Taken<'a> {
     pub(super) ready: u32,
     pub(super) fill_wait_ms: u32,
     pub(super) failed: bool,
+    /// What failed passes, all of it.
+    pub(super) passes: bool,
     /// When the pop is answered whatever a shard still does for it; it came to that.
     until: Option<Micros>,
     pub(super) late: bool,
@@ -88,6 +90,7 @@ impl<'a> Taken<'a> {
             ready: 0,
             fill_wait_ms: 0,
             failed: false,
+            passes: true,
             until,
             late: false,
         }
@@ -141,7 +144,7 @@ impl<'a> Taken<'a> {
                 self.late = self.until.is_some_and(|until| until <= self.core.now());
                 match verdict {
                     Verdict::Pop(verdict) => self.take(verdict, &asking.group),
-                    _ => self.failed = true,
+                    _ => (self.failed, self.passes) = (true, false),
                 }
                 if self.late {
                     return;
@@ -152,6 +155,7 @@ impl<'a> Taken<'a> {
 
     fn take(&mut self, verdict: queen_shards::command::PopVerdict, group: &str) {
         self.failed |= verdict.failed;
+        self.passes &= verdict.passes || !verdict.failed;
         self.ready = self.ready.saturating_add(verdict.ready);
         self.fill_wait_ms = self.fill_wait_ms.max(verdict.fill_wait_ms);
         self.lease = self.lease.or(verdict.lease);

@@ -97,6 +97,14 @@ pub fn counts(told: &Told, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftV
     out
 }
 
+/// How many of the items this push stored or buffered: duplicates, refused and failed ones are none of its messages.
+/// Source: operations 5.4.1, 5.6.1.
+pub fn taken(told: &Told, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict]) -> u64 {
+    let taken =
+        |i: &usize| matches!(outcome(told, ids, fates, verdicts, *i), Outcome::Queued { .. } | Outcome::Buffered);
+    (0..told.items.len()).filter(taken).count() as u64
+}
+
 /// What becomes of the item at `i`.
 fn outcome(told: &Told, ids: &[MessageId], fates: &[Fate], verdicts: &[DraftVerdict], i: usize) -> Outcome {
     let lane = told.items[i].lane as usize;

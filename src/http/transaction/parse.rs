@@ -15,6 +15,10 @@ use queen_shards::command::{Disposition, QUEUE_MODE};
 use queen_shards::frames::{FRAME_OVERHEAD, TEXT_MAX};
 use queen_shards::ids::{LeaseId, MessageId};
 use std::borrow::Cow;
+use std::collections::HashSet;
+
+/// So many leases are looked through faster than they are hashed.
+const LEASES_SOME: usize = 16;
 
 /// A whole good body.
 #[derive(Debug, Default)]
@@ -131,11 +135,12 @@ fn interpret<'a>(top: &Top<'a>, packed: Option<Packed<'a>>) -> Result<Parsed<'a>
         reader.packed(packed)?;
     }
     if let Some(leases) = top.required_leases {
+        let mut many = HashSet::new();
         each(leases, "requiredLeases", |value, _| {
             // Entries that are not texts, or empty, are ignored.
             let text = if value.starts_with('"') { text(Some(value), "requiredLeases")? } else { None };
             if let Some(lease) = text.as_deref().and_then(lease_id)
-                && !reader.required_leases.contains(&lease)
+                && is_new(&reader.required_leases, &mut many, lease)
             {
                 reader.required_leases.push(lease);
             }
@@ -155,6 +160,17 @@ fn interpret<'a>(top: &Top<'a>, packed: Option<Packed<'a>>) -> Result<Parsed<'a>
         required_leases: reader.required_leases,
         ids: reader.ids,
     })
+}
+
+/// Whether a lease is none of those that were named before. `many`: these once there are many, as nothing bounds them but the body.
+fn is_new(named: &[LeaseId], many: &mut HashSet<LeaseId>, lease: LeaseId) -> bool {
+    if named.len() <= LEASES_SOME {
+        return !named.contains(&lease);
+    }
+    if many.is_empty() {
+        many.extend(named);
+    }
+    many.insert(lease)
 }
 
 /// Whether a rider is there and not empty.

@@ -55,6 +55,16 @@ fn required_leases_ignore_what_is_no_text() {
 }
 
 #[test]
+fn very_many_required_leases_are_read_in_one_pass() {
+    let named = |n: u128| format!(r#""00000000-0000-7000-8000-{n:012x}""#);
+    let leases: Vec<String> = (0..250_000).chain([7, 0, 249_999]).map(named).collect();
+    let body = format!(r#"{{"operations":[],"requiredLeases":[{}]}}"#, leases.join(","));
+    let began = std::time::Instant::now();
+    assert_eq!(good(&body).required_leases.len(), 250_000);
+    assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[test]
 fn malformed_bundles_are_refused_before_anything_is_asked() {
     let check = |body: &str, part: &str| refused(body, 400, "bad_request", part);
     check("{}", "operations is required");

@@ -1,12 +1,22 @@
 //! Deciding: what becomes of a record that was handed over. A refused one is tried again, and at last set aside alone.
 //! Source: operations 4.5.
 
+use super::failures::{READ_FAILURES_MAX, is_short};
 use super::{Files, Outside};
 use crate::spool::active::{Active, Batch};
 use crate::spool::disk::{Disk, FAILED_DIR};
 use crate::spool::format::Header;
 use queen_shards::command::{DrainVerdict, SpoolId};
 use queen_shards::handed::REFUSALS_MAX;
+
+/// What came of setting a record aside.
+enum Aside {
+    Done,
+    /// The machine is short of something: the record is to be tried again.
+    NotNow,
+    /// It cannot be read, or written elsewhere: its whole file is kept.
+    Never,
+}
 
 impl<D: Disk, O: Outside> Files<D, O> {
     /// A record that was handed over is decided; one that was refused stays with its shard for another try. True: it was
@@ -22,15 +32,18 @@ impl<D: Disk, O: Outside> Files<D, O> {
             DrainVerdict::Refused { written } => {
                 let Some(refused) = self.handed.refuse(id, written) else { return false };
                 if let Some(count) = refused.counted {
-                    self.status.drain_refused(count, REFUSALS_MAX);
+                    self.status.drain_refused(count.min(REFUSALS_MAX), REFUSALS_MAX);
                 }
                 if !refused.aside {
                     return false;
                 }
-                self.status.poison(messages);
-                if !self.set_record_aside(at, id.at).await {
-                    self.files[at].keep = true;
+                match self.set_record_aside(at, id.at).await {
+                    Aside::Done => {}
+                    Aside::NotNow => return false,
+                    Aside::Never => self.files[at].keep = true,
                 }
+                self.handed.set_aside(id);
+                self.status.poison(messages);
             }
         }
         self.settle(at, id.at);
@@ -46,9 +59,19 @@ impl<D: Disk, O: Outside> Files<D, O> {
         }
     }
 
-    /// A new round of tries begins, of records that were refused and of reads that failed; see
+    /// The store is gone. True: what was handed over waits for it with the shards, which is told.
+    pub fn store_lost(&self) -> bool {
+        let waits = !self.handed.is_empty();
+        if waits {
+            self.status.drain_waits(self.handed.len());
+        }
+        waits
+    }
+
+    /// A new round of tries begins, of records that were refused, of reads that failed and of files that stayed; see
     /// [`Handed::next_round`](queen_shards::handed::Handed::next_round).
     pub fn next_round(&mut self) {
+        self.rounds += 1;
         self.handed.next_round();
         self.failures.next_round();
         self.failures_later.next_round();
@@ -65,8 +88,15 @@ impl<D: Disk, O: Outside> Files<D, O> {
     }
 
     /// Writes a refused record to a file of its own under `failed/`.
-    async fn set_record_aside(&mut self, at: usize, place: u64) -> bool {
-        let Ok(Some(record)) = self.read_again(at, place).await else { return false };
+    async fn set_record_aside(&mut self, at: usize, place: u64) -> Aside {
+        let record = match self.read_again(at, place).await {
+            Ok(Some(record)) => record,
+            Err(error) if is_short(&error) => {
+                self.status.read_failed(&self.files[at].name, &error, 0, READ_FAILURES_MAX);
+                return Aside::NotNow;
+            }
+            _ => return Aside::Never,
+        };
         let stored = &self.files[at];
         let stem = stored.name.rsplit_once('.').map_or(&*stored.name, |(stem, _)| stem);
         let name = format!("{FAILED_DIR}/{stem}-{place}.buf");
@@ -79,15 +109,27 @@ impl<D: Disk, O: Outside> Files<D, O> {
             let mut active = Active::create(&self.disk, &name, header).await?;
             let mut batch = Batch::default();
             batch.add(&header, 0, &record);
-            let written = active.append(&self.disk, batch).await;
-            let closed = active.close(&self.disk).await;
+            let whole = match active.append(&self.disk, batch).await {
+                Ok(()) => active.close(&self.disk).await,
+                failed => failed,
+            };
             self.disk.close(active.file).await;
-            written.and(closed)
+            if whole.is_err() {
+                // Half a record helps nobody, and its name is wanted for the next try.
+                let _ = self.disk.remove(&name).await;
+            }
+            whole
         };
-        let done = write.await.is_ok();
-        if done {
-            self.status.quarantined(&name);
+        match write.await {
+            Ok(()) => {
+                self.status.quarantined(&name);
+                Aside::Done
+            }
+            Err(error) if is_short(&error) => {
+                self.status.write_failed(&error);
+                Aside::NotNow
+            }
+            Err(_) => Aside::Never,
         }
-        done
     }
 }

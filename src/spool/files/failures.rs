@@ -7,6 +7,13 @@ use std::io;
 /// Reads that fail in a row, each in a round of its own, before what they wanted is given up.
 pub(super) const READ_FAILURES_MAX: u32 = 5;
 
+/// Whether the machine is short of something (descriptors, memory, room), which says nothing of a file.
+pub(super) fn is_short(error: &io::Error) -> bool {
+    let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::EINTR];
+    error.raw_os_error().is_some_and(|number| short.contains(&number))
+        || matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Of one reader.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
@@ -20,13 +27,12 @@ impl Failures {
     /// A read of a file failed. True: once too often, and so is every further one of it until one succeeds; else it waits for
     /// the next round.
     ///
-    /// What the machine is short of (descriptors, memory) says nothing of a file, and does not count.
+    /// What the machine is short of does not count.
     pub fn count(&mut self, file: u64, error: &io::Error) -> bool {
         if self.of != file {
             *self = Failures { of: file, ..Failures::default() };
         }
-        let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN, libc::EINTR];
-        if error.raw_os_error().is_some_and(|number| short.contains(&number)) {
+        if is_short(error) {
             self.waits = true;
             return false;
         }

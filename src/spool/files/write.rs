@@ -1,12 +1,12 @@
 //! Writing: records go to the active file, the last one, until it is full.
 //!
-//! Holds: a record is durable, and so is its file's name, before `append` says so; the cap is never passed. Source:
-//! operations 4.2, 4.3.
+//! Holds: a record is durable, and so is its file's name, before `append` says so; the cap is never passed, headers and the
+//! footer of the file that is being written included. Source: operations 4.2, 4.3.
 
 use super::{DATA_START, Files, Outside, Reader, Stored};
 use crate::spool::active::{Active, Batch};
 use crate::spool::disk::Disk;
-use crate::spool::format::{Header, Scanner};
+use crate::spool::format::{BLOCK, FOOTER, Header, Scanner};
 use queen_shards::command::SpoolRecord;
 use queen_shards::planted::{Bug, is};
 use std::collections::HashMap;
@@ -41,11 +41,10 @@ impl<D: Disk, O: Outside> Files<D, O> {
             // What went in would not come out again.
             self.close_active().await;
         }
-        let used: u64 = self.files.iter().map(|stored| stored.bytes).sum();
-        let room = self.limits.bytes_max.saturating_sub(used);
         if self.active.is_none() {
-            self.begin_file(room).await?;
+            self.begin_file().await?;
         }
+        let room = self.room_on_disk();
         let Some(active) = &mut self.active else { return Err(io::ErrorKind::NotFound.into()) };
         let mut batch = Batch::default();
         let mut taken = Vec::new();
@@ -58,7 +57,8 @@ impl<D: Disk, O: Outside> Files<D, O> {
             }
             let mark = (batch.bytes.len(), batch.records, batch.messages);
             let fits = batch.add(&active.header, active.records, record);
-            if fits && (batch.bytes.len() as u64).next_multiple_of(4096) > room {
+            let closed = (active.end + batch.bytes.len() as u64 + FOOTER).next_multiple_of(BLOCK as u64);
+            if fits && active.bytes() + room < closed {
                 // The cap is met: this one fails, smaller ones may still fit.
                 batch.bytes.truncate(mark.0);
                 (batch.records, batch.messages) = (mark.1, mark.2);
@@ -90,8 +90,14 @@ impl<D: Disk, O: Outside> Files<D, O> {
         Ok(taken)
     }
 
-    async fn begin_file(&mut self, room: u64) -> io::Result<()> {
-        if room < 2 * DATA_START {
+    /// Bytes below the cap.
+    fn room_on_disk(&self) -> u64 {
+        let used: u64 = self.files.iter().map(|stored| stored.bytes).sum();
+        self.limits.bytes_max.saturating_sub(used)
+    }
+
+    async fn begin_file(&mut self) -> io::Result<()> {
+        if self.room_on_disk() < 2 * DATA_START {
             self.status.at_cap();
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the spool is at FILE_BUFFER_MAX_BYTES"));
         }
@@ -130,6 +136,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
             closed: false,
             written: Some(DATA_START),
             footer_due: false,
+            stays: None,
         });
         self.active = Some(active);
         Ok(())
@@ -138,7 +145,9 @@ impl<D: Disk, O: Outside> Files<D, O> {
     /// Closes the file that is being written. Source: operations 4.2, rotation; 1.6.
     pub async fn close_active(&mut self) {
         let Some(mut active) = self.active.take() else { return };
-        let whole = !active.is_broken() && active.close(&self.disk).await.is_ok();
+        // Nobody was told anything of it: it goes.
+        let empty = active.end == DATA_START;
+        let whole = !empty && !active.is_broken() && active.close(&self.disk).await.is_ok();
         crate::torture::point("spool-rotation");
         let (end, bytes) = (active.end, active.bytes());
         self.disk.close(active.file).await;
@@ -152,10 +161,24 @@ impl<D: Disk, O: Outside> Files<D, O> {
             let _ = self.disk.sync_names().await;
             self.files.back_mut().expect("still there").name = closed;
         }
+        match empty {
+            true => self.finish_reading(self.files.len() - 1).await,
+            false => self.put_away().await,
+        }
         self.tidy().await;
     }
 
-    /// A write failed: the file gets nothing more, and is read as far as it is known to be durable.
+    /// A closed file of which nothing was read holds no descriptor until it is its turn: there may be thousands of them.
+    async fn put_away(&mut self) {
+        let stored = self.files.back_mut().expect("just closed");
+        if matches!(&stored.reader, Reader::Ours { scanner, .. } if scanner.position() == DATA_START)
+            && let Reader::Ours { file, .. } = std::mem::replace(&mut stored.reader, Reader::New)
+        {
+            self.disk.close(file).await;
+        }
+    }
+
+    /// A write failed: the file gets nothing more, and is read as far as it is known to be durable, if anything is.
     async fn abandon(&mut self) {
         self.close_active().await;
     }

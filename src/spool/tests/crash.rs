@@ -57,7 +57,7 @@ fn image_holds(seed: u64) -> (usize, usize) {
     let after = disk.after_cut(&mut rng);
     let (mut files, status) = open(after.clone(), MS + 100, limits).expect("the disk is back");
     let found = survey(&mut files);
-    let records: u32 = found.values().map(|(_, records)| records).sum();
+    let records: u32 = found.values().sum();
     let came: Vec<u64> = read_all(&mut files).iter().map(|one| number(&one.record, written)).collect();
     assert_eq!(records as usize, came.len(), "seed {seed}: the survey counts what is read");
     let set: BTreeSet<u64> = came.iter().copied().collect();
@@ -223,6 +223,32 @@ fn at_the_cap_pushes_fail_and_the_directory_stays_below_it() {
     assert_eq!(came.iter().map(|one| number(&one.record, written)).collect::<Vec<_>>(), acked);
     decide_all(&mut files, came);
     assert!(block_on(files.append(&[written(1)]))[0], "there is room again");
+}
+
+/// Headers and footers count, whatever the cap is and however small the files are.
+#[test]
+fn no_cap_is_passed() {
+    for cap in (20_000..80_000).step_by(1_000) {
+        for events_per_file in [1, 3, 7, 1_000] {
+            let disk = SimDisk::default();
+            let limits = Limits { bytes_max: cap, events_per_file };
+            let (mut files, status) = open(disk.clone(), MS, limits).expect("opens");
+            let mut acked = 0;
+            for n in 0..400 {
+                acked += block_on(files.append(&[record(n, (n * 613 % 9000) as usize, false)]))[0] as usize;
+                let used: usize =
+                    disk.names().iter().filter_map(|name| disk.bytes(name)).map(|bytes| bytes.len()).sum();
+                assert!(used as u64 <= cap, "{used} bytes under a cap of {cap}, {events_per_file} events in a file");
+            }
+            block_on(files.close_active());
+            let used: usize = disk.names().iter().filter_map(|name| disk.bytes(name)).map(|bytes| bytes.len()).sum();
+            assert!(
+                used as u64 <= cap,
+                "{used} bytes under a cap of {cap}, {events_per_file} events in a file, closed"
+            );
+            assert_eq!((status.numbers().bytes, acked > 0), (used as u64, true));
+        }
+    }
 }
 
 /// A record that is refused is set aside; its neighbours' file goes.

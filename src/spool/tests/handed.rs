@@ -106,3 +106,17 @@ fn what_was_put_off_and_is_damaged_since_is_told_and_holds_nothing_up() {
     assert_eq!((status.numbers().pending, status.numbers().damages), (0, 1));
     assert!(disk.names().iter().all(|name| name.starts_with("failed/")), "{:?}", disk.names());
 }
+
+/// A drain that the store leaves alone is told of, and nothing else is.
+#[test]
+fn a_store_that_is_lost_in_a_drain_is_told_of() {
+    let disk = SimDisk::default();
+    let records: Vec<SpoolRecord> = (0..3).map(|n| record(n, 40, false)).collect();
+    let (mut files, _) = files(&disk, &records);
+    assert!(!files.store_lost(), "nothing was handed over");
+    let all = read_all(&mut files);
+    assert!(files.store_lost());
+    assert!(files.store_lost(), "until they are decided");
+    decide_all(&mut files, all);
+    assert!(!files.store_lost());
+}

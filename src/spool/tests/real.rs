@@ -1,9 +1,11 @@
 //! The real disk, both ways of writing to it, and what other people put there.
 
 use super::*;
+use crate::mail::{Hub, Mail};
 use crate::spool::direct::Direct;
 use crate::spool::disk::{Disk, Plain, make_dir};
-use crate::spool::{Lock, LockError};
+use crate::spool::thread::{Early, open_dir_again, refuse};
+use crate::spool::{Lock, LockError, Setup, Spool, ToSpool};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -158,6 +160,23 @@ fn one_process_per_directory() {
     Lock::take(&dir.0).expect("free again");
 }
 
+/// Two brokers waited for one directory, and the other one has it: that is told, and holds up no mail.
+#[test]
+fn a_directory_of_another_broker_is_told_and_not_waited_for() {
+    let dir = Scratch::new("held");
+    let status = Status::default();
+    let lock = Lock::take(&dir.0).expect("free");
+    let began = std::time::Instant::now();
+    for tries in 1..=5 {
+        assert!(open_dir_again(&dir.0, &status).is_none());
+        assert_eq!(status.numbers().held, tries);
+    }
+    assert!(began.elapsed().as_millis() < 1500, "{:?} for five tries", began.elapsed());
+    drop(lock);
+    assert!(open_dir_again(&dir.0, &status).is_some());
+    assert_eq!(status.numbers().held, 5);
+}
+
 /// What is short is told from what is bad by the number of the system.
 #[test]
 fn an_error_of_either_disk_has_the_number_of_the_system() {
@@ -178,4 +197,27 @@ fn an_error_of_either_disk_has_the_number_of_the_system() {
             Err(error) => eprintln!("NOT RUN with direct I/O: {error}"),
         }
     });
+}
+
+/// Shards that hear of nothing go on without what is there, which would then come too late.
+#[test]
+fn a_directory_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+    let dir = Scratch::new("untold");
+    let told = |dir: PathBuf| {
+        let (spool, hub) = (Spool::new(), Hub::new(1, 1).expect("a hub"));
+        let (done, _ended) = std::sync::mpsc::channel();
+        spool.send(ToSpool::Stop { done });
+        let setup = Setup { dir, limits: limits(), lock: None, shards: 1, plain: true, hub: hub.clone() };
+        assert!(refuse(&spool, &setup, &mut Early::default()), "the broker ends");
+        // The mailbox has room for one.
+        hub.send(0, Mail::Signal).is_err()
+    };
+    assert!(told(dir.0.join("none")), "there is none");
+    assert!(told(dir.0.clone()), "nothing is in it");
+    fs::write(dir.0.join("file"), "").expect("writes");
+    assert!(told(dir.0.join("file/none")), "there cannot be any");
+    symlink(dir.0.join("loop"), dir.0.join("loop")).expect("links");
+    assert!(!told(dir.0.join("loop")), "nobody can look into it");
+    fs::write(dir.0.join("queen-1790000000000-00000001.buf"), "").expect("writes");
+    assert!(!told(dir.0.clone()), "it has records");
 }

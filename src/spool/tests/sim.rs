@@ -48,10 +48,14 @@ pub struct SimDisk {
     /// Bytes the disk has, all files together.
     room: Rc<Cell<Option<usize>>>,
     pub syncs: Rc<Cell<u64>>,
+    /// Files that are open.
+    pub handles: Rc<Cell<u64>>,
     /// Reads of files so far.
     pub reads: Rc<Cell<u64>>,
     /// Opens and reads that succeed, how many fail after them, and with which number of the system.
     unreadable: Rc<Cell<(u64, u64, i32)>>,
+    /// Changes and syncs of names that succeed, and how many fail after them.
+    unmoved: Rc<Cell<(u64, u64)>>,
     /// Opens that fail, and so.
     unopened: Rc<Cell<(u64, i32)>>,
 }
@@ -74,6 +78,11 @@ impl SimDisk {
     /// So many opens fail; files that are open are read.
     pub fn fail_opens(&self, times: u64, number: i32) {
         self.unopened.set((times, number));
+    }
+
+    /// After so many removals, renames and syncs of names so many fail.
+    pub fn fail_moves(&self, after: u64, times: u64) {
+        self.unmoved.set((after, times));
     }
 
     pub fn room(&self, bytes: Option<usize>) {
@@ -160,6 +169,20 @@ impl SimDisk {
         }
     }
 
+    fn moves(&self) -> io::Result<()> {
+        match self.unmoved.get() {
+            (0, 0) => Ok(()),
+            (0, times) => {
+                self.unmoved.set((0, times - 1));
+                Err(io::Error::from_raw_os_error(libc::EROFS))
+            }
+            (after, times) => {
+                self.unmoved.set((after - 1, times));
+                Ok(())
+            }
+        }
+    }
+
     fn luck(&self) -> io::Result<()> {
         let fails = self.rng.borrow_mut().as_mut().is_some_and(|rng| rng.chance(self.faults.get()));
         if fails { Err(io::Error::other("EIO")) } else { Ok(()) }
@@ -194,6 +217,7 @@ impl Disk for SimDisk {
         let inode = state.inodes.len() - 1;
         state.names.insert(name.into(), inode);
         state.pending_names.push(NameStep::Link(name.into(), inode));
+        self.handles.set(self.handles.get() + 1);
         Ok(inode)
     }
 
@@ -205,7 +229,9 @@ impl Disk for SimDisk {
             self.unopened.set((times - 1, number));
             return Err(io::Error::from_raw_os_error(number));
         }
-        self.state.borrow().names.get(name).copied().ok_or(io::ErrorKind::NotFound.into())
+        let inode = self.state.borrow().names.get(name).copied().ok_or(io::ErrorKind::NotFound)?;
+        self.handles.set(self.handles.get() + 1);
+        Ok(inode)
     }
 
     async fn write(&self, file: &usize, at: u64, blocks: Vec<u8>) -> io::Result<()> {
@@ -253,10 +279,13 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    async fn close(&self, _: usize) {}
+    async fn close(&self, _: usize) {
+        self.handles.set(self.handles.get() - 1);
+    }
 
     async fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.spend()?;
+        self.moves()?;
         let mut state = self.state.borrow_mut();
         let inode = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
         state.names.insert(to.into(), inode);
@@ -266,6 +295,7 @@ impl Disk for SimDisk {
 
     async fn remove(&self, name: &str) -> io::Result<()> {
         self.spend()?;
+        self.moves()?;
         let mut state = self.state.borrow_mut();
         state.names.remove(name).ok_or(io::ErrorKind::NotFound)?;
         state.pending_names.push(NameStep::Unlink(name.into()));
@@ -274,6 +304,7 @@ impl Disk for SimDisk {
 
     async fn sync_names(&self) -> io::Result<()> {
         self.spend()?;
+        self.moves()?;
         let mut state = self.state.borrow_mut();
         state.synced_names = state.names.clone();
         state.pending_names.clear();

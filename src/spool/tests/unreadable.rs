@@ -148,7 +148,7 @@ fn survey_rounds(files: &mut Files<SimDisk, Still>, found: &mut FoundLanes) -> u
 }
 
 fn records_of(found: &FoundLanes) -> usize {
-    found.values().map(|(_, records)| *records as usize).sum()
+    found.values().map(|records| *records as usize).sum()
 }
 
 #[test]
@@ -286,4 +286,42 @@ fn what_is_lost_is_lost_a_few_at_a_time() {
         lost = now;
     }
     assert_eq!((lost, status.numbers().pending, status.numbers().quarantined), (199, 0, 1));
+}
+
+/// Refused for the fifth time while the machine is short of something: it is set aside at the next try, alone.
+#[test]
+fn a_record_that_cannot_be_set_aside_for_a_while_is_set_aside_later() {
+    let records: Vec<SpoolRecord> = (0..20).map(|n| record(n, 4000, false)).collect();
+    // The open, the read of the head and that of the record; and a disk without room, for the header or for the record.
+    let readings = (0..3).map(|after| (Some(after), None));
+    for (reading, room) in readings.chain([(None, Some(0)), (None, Some(8192))]) {
+        let what = format!("reading {reading:?}, room {room:?}");
+        let disk = SimDisk::default();
+        let (mut files, status) = files(&disk, &records);
+        let all = read_all(&mut files);
+        let first = all[0].id;
+        for _ in 0..4 {
+            assert!(!refuse(&mut files, first), "{what}");
+        }
+        if let Some(after) = reading {
+            disk.fail_reads(after, 1, libc::EMFILE);
+        }
+        let used: usize = disk.names().iter().map(|name| disk.bytes(name).expect("there").len()).sum();
+        disk.room(room.map(|room| used + room));
+        assert!(!refuse(&mut files, first), "{what}");
+        assert!(disk.names().iter().all(|name| !name.starts_with("failed/")), "{what}: {:?}", disk.names());
+        assert_eq!((status.numbers().refused, status.numbers().quarantined), (0, 0), "{what}");
+        disk.room(None);
+        files.next_round();
+        assert_eq!(files.try_again(), [first], "{what}");
+        assert!(refuse(&mut files, first), "{what}");
+        decide_all(&mut files, all);
+        let now = status.numbers();
+        assert_eq!((now.pending, now.damages, now.refused, now.quarantined), (0, 0, 1, 1), "{what}");
+        assert!(
+            matches!(&disk.names()[..], [one] if one.starts_with("failed/") && one.ends_with(&format!("-{}.buf", first.at))),
+            "{what}: {:?}",
+            disk.names()
+        );
+    }
 }
