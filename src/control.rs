@@ -293,10 +293,15 @@ impl Control {
         }
     }
 
-    /// Keeps the dedup evidence that undrained records may need. Source: rule 14.
+    /// Keeps the dedup evidence that undrained records may need. Before what an earlier process left is counted its last word
+    /// stands. Source: rule 14.
     async fn tell_floor(&self, on: &Caller, gone: bool) {
+        let status = self.shared.spool.status();
+        if !status.is_surveyed() {
+            return;
+        }
         let mut args = serde_json::json!({ "broker": self.shared.config.broker_id, "gone": gone });
-        if let Some(floor) = self.shared.spool.status().floor() {
+        if let Some(floor) = status.floor() {
             args["oldestMs"] = (floor / 1000).into();
         }
         let call = StateCall { function: StateFn::SetSpoolFloor, tenant: TenantId::DEFAULT, args };

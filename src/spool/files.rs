@@ -198,6 +198,7 @@ impl<D: Disk, O: Outside> Files<D, O> {
     pub async fn survey(&mut self, lanes: &mut FoundLanes) -> Surveyed {
         let Some(at) = self.files.iter().position(|stored| stored.number > self.surveyed && stored.written.is_none())
         else {
+            self.status.surveyed();
             return Surveyed::All;
         };
         if self.failures.waits() {

@@ -27,6 +27,7 @@ pub struct Status {
     wall_clock: AtomicU64,
     held: AtomicU64,
     recovering: AtomicBool,
+    surveyed: AtomicBool,
     /// Acceptance of the oldest message that is not decided, or 0.
     floor: AtomicI64,
     buffering: AtomicBool,
@@ -258,6 +259,16 @@ impl Status {
         }
     }
 
+    /// All that an earlier process left is counted.
+    pub fn surveyed(&self) {
+        self.surveyed.store(true, Release);
+    }
+
+    /// Whether [`Status::floor`] and [`Status::is_drained`] know of all there is; until then what this broker said last stands.
+    pub fn is_surveyed(&self) -> bool {
+        self.surveyed.load(Acquire)
+    }
+
     /// Acceptance of the oldest message that is not decided; `None`: there is none.
     pub fn floor(&self) -> Option<i64> {
         Some(self.floor.load(Relaxed)).filter(|floor| *floor != 0)
@@ -265,7 +276,7 @@ impl Status {
 
     /// No message waits, and no file is left that a later process would drain again.
     pub fn is_drained(&self) -> bool {
-        self.pending.load(Relaxed) == 0 && self.floor().is_none()
+        self.is_surveyed() && self.pending.load(Relaxed) == 0 && self.floor().is_none()
     }
 
     pub fn set_floor(&self, floor: Option<i64>) {

@@ -64,6 +64,7 @@ fn a_file_that_cannot_be_removed_is_not_forgotten() {
         let what = format!("{failures} failures after {after}, active {active}");
         let disk = SimDisk::default();
         let (mut files, status) = open(disk.clone(), MS, limits()).expect("opens");
+        survey(&mut files);
         assert!(block_on(files.append(&[written(0), written(1)])).into_iter().all(|ok| ok));
         if !active {
             block_on(files.close_active());
@@ -94,6 +95,21 @@ fn a_file_that_cannot_be_removed_is_not_forgotten() {
         assert_eq!((disk.names(), disk.handles.get()), (vec![], 0), "{what}");
         assert!(status.is_drained(), "{what}");
     }
+}
+
+/// "Nothing waits" is not said before all that an earlier process left is counted: its keys would be forgotten.
+#[test]
+fn nothing_is_said_of_the_floor_before_the_survey() {
+    let disk = SimDisk::default();
+    let (mut files, _) = open(disk.clone(), MS, limits()).expect("opens");
+    assert!(block_on(files.append(&[written(0), written(1)])).into_iter().all(|ok| ok));
+    block_on(files.close_active());
+    drop(files);
+    let (mut files, status) = open(disk, MS, limits()).expect("opens");
+    assert!(!status.is_surveyed() && !status.is_drained());
+    survey(&mut files);
+    assert!(status.is_surveyed() && !status.is_drained());
+    assert_eq!(status.floor(), Some(written(0).accepted_at.0));
 }
 
 /// What is written meanwhile goes its way.
