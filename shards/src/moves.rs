@@ -283,14 +283,21 @@ impl Shard {
         }
     }
 
+    /// The row of a cursor must be read again, and what was asked for before is not taken for it.
+    pub(crate) fn forget_cursor(&mut self, lane: Ref, group: Ref) {
+        let now = self.now;
+        if let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|lane| lane.cursor_mut(group)) {
+            let past = usize::from(cursor.forget_row(now));
+            self.timers.are_past(past, &self.lanes);
+        }
+    }
+
     /// Ends an operation on a cursor: the next one goes on, or the lane is offered.
     pub(crate) fn free_cursor(&mut self, lane: Ref, group: Ref) {
-        let now = self.now;
         let Some(cursor) = self.lanes.slab.get_mut(lane).and_then(|l| l.cursor_mut(group)) else { return };
         cursor.busy = false;
         if cursor.forget {
-            let past = usize::from(cursor.forget_row(now));
-            self.timers.are_past(past, &self.lanes);
+            self.forget_cursor(lane, group);
         }
         if self.freeing == Some((lane, group)) {
             // A set that was started from the loop below has ended: it goes on there, however many there are.

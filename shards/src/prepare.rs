@@ -432,9 +432,7 @@ impl Shard {
         let Some((lane, group)) = self.idle_cursor(partition, group, from) else {
             return self.forget_when_free(partition, group);
         };
-        let cursor = self.lanes[lane].cursor_entry(group);
-        cursor.row = None;
-        cursor.lease_until = Micros(0);
+        self.forget_cursor(lane, group);
         self.offer(lane, group);
     }
 
@@ -470,3 +468,6 @@ fn rows_to_read(runs: &Sealed, keys: &[u8], floor: Stamp, wanted: impl Fn(RowId)
     }
     rows.into_iter().take(RUN_ROWS_MAX).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -274,7 +274,7 @@ fn traffic_passes_most_of_the_time_while_the_apply_waits_for_a_lock() {
         let (done, (share, longest)) = futures_util::future::join(store::boot(&db.target, true), traffic).await;
         done.unwrap();
         println!("waited {:.0} % of the time, at most {longest:?}", share * 100.0);
-        assert!(share < 0.4, "traffic waited {share:.2} of the time");
+        assert!(share < 0.6, "traffic waited {share:.2} of the time");
     });
 }
 
