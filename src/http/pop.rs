@@ -213,7 +213,11 @@ impl<'a> Call<'a> {
             }
             return Break(taken.answer(asking, self.policy));
         }
-        let held = taken.failed && taken.passes && core.store_is_up() && core.now() < self.deadline;
+        let (passes, over) = (taken.failed && taken.passes && asking.wait_ms.is_some(), self.deadline <= core.now());
+        if passes && over {
+            return Break(self.nothing());
+        }
+        let held = passes && core.store_is_up();
         if taken.failed && !held {
             let why = if core.store_is_up() { Refusal::PopFailed } else { Refusal::Pool };
             return Break(why.response());

@@ -61,7 +61,8 @@ fn very_many_required_leases_are_read_in_one_pass() {
     let body = format!(r#"{{"operations":[],"requiredLeases":[{}]}}"#, leases.join(","));
     let began = std::time::Instant::now();
     assert_eq!(good(&body).required_leases.len(), 250_000);
-    assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+    // Comparing each with all takes minutes.
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[test]
