@@ -21,7 +21,7 @@ use crate::limits::{
     MERGE_DRAFT_BYTES, MERGE_PACKED_MESSAGES,
 };
 use crate::recall::kept_from;
-use crate::repack::{self, Packed};
+use crate::repack::{self, Part};
 use crate::seal::Hit;
 use crate::shard::Shard;
 use crate::slab::Ref;
@@ -111,12 +111,12 @@ impl Shard {
             lane.to_spool |= to_spool;
             let from = DraftFrom::Push { job, index };
             lane.drafts.push_back(WaitingDraft { from, draft, since: self.now, probe: None });
-            self.prepare(at);
+            self.advance(at);
         }
     }
 
     /// Brings a lane with drafts a step nearer to closing.
-    pub(crate) fn prepare(&mut self, at: Ref) {
+    pub(crate) fn advance(&mut self, at: Ref) {
         let floor = self.dedup_floor(at);
         let Some(lane) = self.lanes.slab.get(at) else { return };
         if lane.drafts.is_empty() && lane.preparing.is_empty() {
@@ -246,7 +246,7 @@ impl Shard {
             chosen.push((at, take));
             self.went_alone = alone;
         } else if lane.runs().is_some() || lane.drafts.front().is_some_and(WaitingDraft::is_drained) {
-            self.prepare(at);
+            self.advance(at);
         }
         alone
     }
@@ -390,7 +390,7 @@ impl Shard {
                     lane.state = LaneState::Ready;
                     lane.busy_count = lane.busy_count.saturating_add(1);
                     if lane.busy_count <= BUSY_TRIES + 1 {
-                        self.prepare(at);
+                        self.advance(at);
                     } else {
                         self.expire_drafts(at);
                         self.arm(self.now.plus(BUSY_WAIT_US), Timer::Close { lane: at });
@@ -453,7 +453,7 @@ impl Shard {
         for draft in flying.drafts {
             self.answer_draft(Some(at), draft);
         }
-        self.prepare(at);
+        self.advance(at);
         self.offer_all(at);
     }
 
@@ -532,7 +532,7 @@ impl Shard {
             if let (StoreError::Unknown(_), true) = (&error, self.lanes.slab.get(at).is_some()) {
                 self.verify_later(at);
             }
-            self.prepare(at);
+            self.advance(at);
         }
     }
 
@@ -560,7 +560,7 @@ impl Shard {
                     self.catch_up(at, row.last_offset);
                 } else {
                     lane.state = LaneState::Ready;
-                    self.prepare(at);
+                    self.advance(at);
                 }
             }
             Ok(_) => self.forget_lane(at),
@@ -584,7 +584,7 @@ impl Shard {
     fn push_again(&mut self, waiting: WaitingDraft) {
         let at = self.lane_entry(&waiting.draft.lane);
         self.put_in_order(at, waiting.anew());
-        self.prepare(at);
+        self.advance(at);
     }
 
     /// Spools a lane whose drafts waited too long for a locked row.
@@ -665,13 +665,13 @@ fn judge_live(lane: &Lane, waiting: &WaitingDraft, floor: Stamp, close_keys: &Ha
 }
 
 /// What is to be written of a draft, and the packed form of all of it where nothing is left out.
-fn left_of(draft: &Draft, duplicates: &[Duplicate]) -> (Packed, Option<Bytes>) {
+fn left_of(draft: &Draft, duplicates: &[Duplicate]) -> (Part, Option<Bytes>) {
     if duplicates.is_empty() {
         // What is a segment of its own is stored packed, so nobody looks into it.
         let alone = stands_alone(draft.raw_len(), draft.count, draft.packed.is_some());
         let frames = if alone { draft.frames.clone() } else { draft.raw() };
         let keys = draft.keys.clone();
-        return (Packed { frames, keys, count: draft.count, flags: draft.flags }, draft.packed.clone());
+        return (Part { frames, keys, count: draft.count, flags: draft.flags }, draft.packed.clone());
     }
     let dropped: Vec<u32> = duplicates.iter().map(|d| d.index).collect();
     let left = repack::without(&draft.raw(), &draft.keys, &dropped);
@@ -693,7 +693,7 @@ struct Run {
     lane: u32,
     rel: u32,
     accepted_at: Option<Stamp>,
-    parts: Vec<Packed>,
+    parts: Vec<Part>,
     /// Of the first part.
     packed: Option<Bytes>,
     bytes: usize,
@@ -709,7 +709,7 @@ impl Run {
         segments: &mut Vec<AppendSegment>,
         rel: u32,
         accepted_at: Option<Stamp>,
-        part: Packed,
+        part: Part,
         packed: Option<Bytes>,
     ) {
         if self.accepted_at.map(accepted_span) != accepted_at.map(accepted_span) {
@@ -740,8 +740,8 @@ impl Run {
         }
     }
 
-    fn segment(&self, rel: u32, part: Packed, packed: Option<Bytes>) -> AppendSegment {
-        let Packed { frames, keys, count, flags } = part;
+    fn segment(&self, rel: u32, part: Part, packed: Option<Bytes>) -> AppendSegment {
+        let Part { frames, keys, count, flags } = part;
         AppendSegment { lane: self.lane, rel, count, flags, accepted_at: self.accepted_at, keys, frames, packed }
     }
 }

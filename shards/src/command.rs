@@ -494,7 +494,7 @@ pub fn reading(known: Option<(Stamp, Micros)>, stamp: Stamp, asked: Micros, at: 
     }
 }
 
-/// How long a moment of PostgreSQL's clock lies ahead of `now`, given a reading of both. 0 when it is past.
+/// The moment at which PostgreSQL's clock shows `at`, given a reading of both; that of the reading where it had passed.
 pub fn until(at: Stamp, read: Stamp, read_at: Micros) -> Micros {
     read_at.plus(at.0.saturating_sub(read.0).max(0) as u64)
 }

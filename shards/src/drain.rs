@@ -157,7 +157,7 @@ impl Shard {
         }
         lookup.through = lookup.through.max(to);
         lane.state = LaneState::Ready;
-        self.prepare(at);
+        self.advance(at);
     }
 
     /// Whether every message can be judged that was looked up; else an id is on its way.
@@ -205,7 +205,7 @@ impl Shard {
             .collect();
         self.ids_looked_up(at, offset, &ids);
         self.lanes[at].state = LaneState::Ready;
-        self.prepare(at);
+        self.advance(at);
     }
 
     fn ids_looked_up(&mut self, at: Ref, asked: Offset, ids: &[(Offset, MessageId)]) {

@@ -94,7 +94,7 @@ impl Shard {
             return self.ask(Call::FindLane { lane }, Pending::PrepareLane { ticket });
         }
         lane.preparing.push(ticket);
-        self.prepare(at);
+        self.advance(at);
     }
 
     pub(crate) fn prepare_found(&mut self, ticket: PrepareTicket, row: Result<Option<LaneRow>, StoreError>) {
@@ -178,7 +178,7 @@ impl Shard {
             }
             self.remove_runs(at, &[gone]);
         }
-        self.prepare(at);
+        self.advance(at);
     }
 
     /// Nothing can be said of a lane.
@@ -295,7 +295,7 @@ impl Shard {
         lane.last_created_at = record.created_at;
         lane.saw_end(record.last(), self.now);
         self.feed_tail(at, [record]);
-        self.prepare(at);
+        self.advance(at);
         self.offer_all(at);
     }
 

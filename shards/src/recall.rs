@@ -84,7 +84,7 @@ impl Shard {
         if lane.drafts.is_empty() && lane.cursors.is_empty() {
             self.remove_lane(at);
         } else {
-            self.prepare(at);
+            self.advance(at);
         }
     }
 
@@ -110,7 +110,7 @@ impl Shard {
         if row.last_offset == Offset::NONE {
             lane.window_since = SINCE_EVER;
         }
-        self.prepare(at);
+        self.advance(at);
         self.offer_all(at);
     }
 
@@ -138,7 +138,7 @@ impl Shard {
             lane.window_since = SINCE_NEVER;
             // Nobody told when the rest was written, and our reading of the clock is a lower bound.
             lane.last_created_at = CREATED_SOMEWHEN;
-            self.prepare(at);
+            self.advance(at);
             self.offer_all(at);
             return;
         }
@@ -193,7 +193,7 @@ impl Shard {
         }
         lane.verified = lane.verified.max(to);
         lane.state = LaneState::Ready;
-        self.prepare(at);
+        self.advance(at);
         self.offer_all(at);
     }
 

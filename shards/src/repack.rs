@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// Frames of one segment with their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Packed {
+pub struct Part {
     pub frames: Bytes,
     /// 16 bytes a message.
     pub keys: Bytes,
@@ -18,8 +18,8 @@ pub struct Packed {
 /// What is left of a draft when the messages at `dropped` (ascending positions) are duplicates.
 ///
 /// `None`: the bytes are not as many frames as there are keys. Copies once; cost is linear in the bytes.
-pub fn without(frames: &Bytes, keys: &Bytes, dropped: &[u32]) -> Option<Packed> {
-    let mut left = Packed { flags: 0, count: 0, ..Packed::default() };
+pub fn without(frames: &Bytes, keys: &Bytes, dropped: &[u32]) -> Option<Part> {
+    let mut left = Part { flags: 0, count: 0, ..Part::default() };
     let mut frames_left = BytesMut::with_capacity(frames.len());
     let mut keys_left = BytesMut::with_capacity(keys.len().saturating_sub(16 * dropped.len()));
     let mut dropped = dropped.iter().copied().peekable();
@@ -44,18 +44,18 @@ pub fn without(frames: &Bytes, keys: &Bytes, dropped: &[u32]) -> Option<Packed> 
 }
 
 /// Several small drafts of one lane as one segment, in order.
-pub fn merge(parts: &[Packed]) -> Packed {
+pub fn merge(parts: &[Part]) -> Part {
     if let [one] = parts {
         return one.clone();
     }
-    let sum = |len: fn(&Packed) -> usize| parts.iter().map(len).sum();
+    let sum = |len: fn(&Part) -> usize| parts.iter().map(len).sum();
     let mut frames = BytesMut::with_capacity(sum(|p| p.frames.len()));
     let mut keys = BytesMut::with_capacity(sum(|p| p.keys.len()));
     for part in parts {
         frames.put_slice(&part.frames);
         keys.put_slice(&part.keys);
     }
-    Packed {
+    Part {
         frames: frames.freeze(),
         keys: keys.freeze(),
         count: parts.iter().map(|p| p.count).sum(),
@@ -82,10 +82,10 @@ mod tests {
         out
     }
 
-    fn packed(messages: &[(u8, Vec<u8>)]) -> Packed {
+    fn packed(messages: &[(u8, Vec<u8>)]) -> Part {
         let frames: Vec<u8> = messages.iter().flat_map(|(flags, payload)| frame(*flags, payload)).collect();
         let keys: Vec<u8> = messages.iter().flat_map(|(_, p)| (p.len() as u128).to_le_bytes()).collect();
-        Packed {
+        Part {
             frames: frames.into(),
             keys: keys.into(),
             count: messages.len() as u32,

@@ -337,7 +337,7 @@ impl Shard {
                 self.drop_window(at);
             }
             self.remove_runs(at, &[gone]);
-            return self.prepare(at);
+            return self.advance(at);
         }
         let (mut hits, floor) = (std::mem::take(&mut probing.hits), probing.floor);
         let mut left = VecDeque::new();
@@ -360,7 +360,7 @@ impl Shard {
         }
         hits.sort_unstable_by_key(|hit| hit.index);
         lane.drafts[place].probe = Some(Box::new(Probe { seen: probing.seen, floor, hits, reading: false }));
-        self.prepare(at);
+        self.advance(at);
     }
 
     // ---- loading

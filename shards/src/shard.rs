@@ -36,6 +36,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// See the module.
+#[derive(Default)]
 pub struct Shard {
     pub(crate) config: ShardConfig,
     pub(crate) now: Micros,
@@ -109,59 +110,8 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(config: ShardConfig) -> Shard {
-        let spool_found = config.spool_found;
-        Shard {
-            config,
-            now: Micros(0),
-            clock: None,
-            effects: Vec::new(),
-            lanes: Lanes::default(),
-            queues: Queues::default(),
-            calls: Calls::default(),
-            answering: CallId(0),
-            asked: Micros(0),
-            fence: CallId(0),
-            followed: CallId(0),
-            stores: 0,
-            severed: CallId(0),
-            pushes: Slab::default(),
-            pops: Slab::default(),
-            pop_slots: HashMap::new(),
-            acks: Slab::default(),
-            prepares: Slab::default(),
-            heards: Slab::default(),
-            closing: VecDeque::new(),
-            fed: Vec::new(),
-            provision: Vec::new(),
-            provision_alone: Vec::new(),
-            spool: Spool::new(spool_found),
-            append_flight: None,
-            went_alone: false,
-            moves: Moves::default(),
-            finds: Finds::default(),
-            freeing: None,
-            bundles: Bundles::default(),
-            commits: 0,
-            lanes_written: 0,
-            timers: Timers::default(),
-            leapt_us: 0,
-            set_back_us: 0,
-            watches: Watches::default(),
-            absent: HashMap::new(),
-            unmet: Vec::new(),
-            window_bytes: 0,
-            window_hand: 0,
-            lane_hand: 0,
-            lanes_evicted: 0,
-            group_hand: 0,
-            groups_left: 0,
-            lanes_made: 0,
-            seals: Seals::default(),
-            tail_bytes: 0,
-            tail_order: VecDeque::new(),
-            memo_bytes: 0,
-            memo_hand: 0,
-        }
+        let spool = Spool::new(config.spool_found);
+        Shard { config, spool, ..Shard::default() }
     }
 
     /// Takes every event, then closes what may close. `now` never goes back.
@@ -269,7 +219,7 @@ impl Shard {
         while let Some((at, timer)) = self.timers.take_due(self.now) {
             match timer {
                 Timer::Offer { lane, group } => self.offer_due(at, lane, group),
-                Timer::Close { lane } => self.prepare(lane),
+                Timer::Close { lane } => self.advance(lane),
                 Timer::Reread { lane } => self.reread(lane),
                 Timer::Moves => self.rested(),
                 Timer::Meet => self.meet_again(),
@@ -283,6 +233,7 @@ impl Shard {
     /// Looks at what a group may do with a lane, and acts on it: into the ready ring (and wake a waiter), a timer for
     /// the end of a lease or a hold, or nothing.
     pub(crate) fn offer(&mut self, lane_ref: Ref, group_ref: Ref) {
+        let stamp = self.stamp();
         let Some(lane) = self.lanes.slab.get_mut(lane_ref) else { return };
         let Some(group) = self.queues.groups.get_mut(group_ref) else { return };
         if matches!(group.state, GroupState::Unknown | GroupState::Opening) {
@@ -292,10 +243,6 @@ impl Shard {
             return;
         }
         let options = self.queues.slab[lane.queue].options();
-        let stamp = match self.clock {
-            Some((stamp, at)) => Stamp(stamp.0 + self.now.since(at) as i64),
-            None => Stamp(0),
-        };
         let cursor = lane.cursor(group_ref);
         match standing(lane, cursor, &options, self.now, stamp, self.config.window_batch) {
             Standing::Nothing | Standing::Busy => {}
@@ -482,7 +429,7 @@ impl Shard {
             // It may be another partition by now: what was probed says nothing of it.
             self.lanes[again].drafts.extend(lane.drafts.into_iter().map(WaitingDraft::anew));
             self.lanes[again].to_spool |= lane.to_spool;
-            self.prepare(again);
+            self.advance(again);
         }
         self.prepare_again(lane.preparing);
         for ticket in lane.cursors.into_iter().flat_map(|c| c.waiting) {

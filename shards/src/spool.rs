@@ -21,7 +21,7 @@ use crate::timers::Timer;
 use hashbrown::{HashMap, HashSet};
 
 /// What a shard knows of the spool.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Spool {
     /// The store was lost and not seen since: drafts are not tried.
     down: bool,
@@ -63,19 +63,7 @@ struct Writing {
 impl Spool {
     /// `found`: see [`crate::limits::ShardConfig::spool_found`].
     pub(crate) fn new(found: bool) -> Spool {
-        Spool {
-            down: false,
-            found,
-            all_read: false,
-            put_off: HashSet::new(),
-            behind: HashMap::new(),
-            writing: HashMap::new(),
-            tokens: 0,
-            failures: 0,
-            answered: None,
-            unverified: Vec::new(),
-            refused: HashMap::new(),
-        }
+        Spool { found, ..Spool::default() }
     }
 
     /// Records on their way to disk.
@@ -161,7 +149,7 @@ impl Shard {
         }
         self.spool.behind.remove(&hash);
         if let Some(at) = self.lanes.find(lane) {
-            self.prepare(at);
+            self.advance(at);
         }
     }
 
@@ -178,7 +166,7 @@ impl Shard {
             let at = self.lane_entry(&key);
             self.lanes[at].touched = self.now;
             self.put_in_order(at, WaitingDraft { from, draft, since: self.now, probe: None });
-            self.prepare(at);
+            self.advance(at);
             self.catch_up_with_disk(&key);
         }
     }
@@ -269,7 +257,7 @@ impl Shard {
     fn prepare_all(&mut self) {
         let waiting = |at: &Ref| !self.lanes[*at].drafts.is_empty();
         let lanes: Vec<Ref> = self.lanes.slab.refs().filter(waiting).collect();
-        lanes.into_iter().for_each(|at| self.prepare(at));
+        lanes.into_iter().for_each(|at| self.advance(at));
     }
 
     /// What a lane must know cannot be read: its live drafts are spooled, those out of the spool wait.
@@ -336,7 +324,7 @@ impl Shard {
             if let DraftFrom::Spool { refused, .. } = &mut self.lanes[at].drafts[place].from {
                 *refused = false;
             }
-            self.prepare(at);
+            self.advance(at);
         }
     }
 
@@ -351,7 +339,7 @@ impl Shard {
             }
             match lane.drafts.is_empty() {
                 true => self.rest_lane(at),
-                false => self.prepare(at),
+                false => self.advance(at),
             }
         }
     }
