@@ -11,7 +11,7 @@ const ROWS: usize = 1_600;
 const WIDE: usize = 256;
 /// Commits of each kind in one stretch; each row is written ten times.
 const COMMITS: usize = 64;
-/// Somebody's snapshot, an autoanalyze's for instance, keeps all versions while it lasts: one stretch without is enough.
+/// An autoanalyze's snapshot keeps all versions while it lasts: one stretch without is enough.
 const STRETCHES: usize = 5;
 
 /// Of all updates of a table so far: how many there were, and how many kept the row on its page.
@@ -25,7 +25,7 @@ async fn updates(client: &Client, table: &str) -> (i64, i64) {
 /// Source: architecture, Statements (`queen.prune_pages`).
 #[test]
 fn rows_stay_on_their_pages_under_wide_commits() {
-    on_store(async |db| {
+    on_store_alone(async |db| {
         let names: Vec<String> = (0..ROWS).map(|n| format!("p{n:04}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut lanes: Vec<_> = db.provision("q", &names).await.iter().map(|row| (row.partition, -1i64)).collect();

@@ -102,7 +102,21 @@ pub struct Db {
 
 /// Runs a test on a database of its own.
 pub fn on_store<F: AsyncFnOnce(Db) + 'static>(test: F) {
-    let target = empty_database("");
+    on_database(empty_database(""), test);
+}
+
+/// Runs a test on a server of its own: what PostgreSQL may clear depends on what is open in other databases as well.
+pub fn on_store_alone<F: AsyncFnOnce(Db) + 'static>(test: F) {
+    let dir = fresh_dir("alone");
+    let mut embedded = Embedded::prepare(&dir).expect("prepare the cluster");
+    embedded.start();
+    embedded.wait_ready(PATIENCE).expect("start the cluster");
+    on_database(embedded.target(), test);
+    embedded.stop();
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+fn on_database<F: AsyncFnOnce(Db) + 'static>(target: Target, test: F) {
     run(async move {
         let facts = store::boot(&target, true).await.expect("the schema applies");
         let client = connect(&target).await;
