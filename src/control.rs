@@ -1,7 +1,7 @@
 //! The control thread, which is the main thread: brings the store up, watches it, answers state calls, ends the broker.
 //!
 //!     embedded PostgreSQL -> boot (schema, facts) -> join -> StoreReady to every shard -> pulses, which read the log
-//!     State -> admin connection -> StateReply;  Signal -> Shutdown to every shard -> Finished -> stop PostgreSQL
+//!     State -> admin connection -> StateReply;  Signal -> Shutdown to every shard -> Finished -> Over to every shard -> stop PostgreSQL
 //!
 //! Holds: the port is open before the store is there; the embedded server is started from this thread and no other,
 //! because the kernel ends it with the thread that started it.
@@ -483,14 +483,15 @@ impl Control {
                     }
                     Mail::Signal => {
                         crate::info!("shutdown", "signal received");
-                        rt::spawn(self.clone().shut_down());
+                        let control = self.clone();
+                        rt::spawn(async move { control.tell_shards(|| Mail::Shutdown).await });
                     }
                     Mail::ReadLog { slot } => self.follower.ask(slot),
                     Mail::Committed => self.hints.committed(),
                     Mail::Finished => {
                         self.finished.set(self.finished.get() + 1);
                         if self.finished.get() == self.shared.shards {
-                            return;
+                            return self.tell_shards(|| Mail::Over).await;
                         }
                     }
                     _ => {}
@@ -530,9 +531,9 @@ impl Control {
         self.shared.hub.send_wait(shard, Mail::Command { slot, command: Command::LaneGrew { lane } }).await;
     }
 
-    async fn shut_down(self: Rc<Self>) {
+    async fn tell_shards(&self, mail: impl Fn() -> Mail) {
         for shard in 0..self.shared.shards {
-            self.shared.hub.send_wait(shard, Mail::Shutdown).await;
+            self.shared.hub.send_wait(shard, mail()).await;
         }
     }
 

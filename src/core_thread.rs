@@ -94,6 +94,16 @@ impl Writers {
     }
 }
 
+/// How far a shard is with its end.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Life {
+    Serving,
+    /// It takes no new requests.
+    Closing,
+    /// Nor has any other shard one left.
+    Over,
+}
+
 /// What a connection of this core can reach. Lives on its thread.
 pub struct Core {
     pub config: Arc<Config>,
@@ -135,7 +145,7 @@ pub struct Core {
     leases: Cell<u16>,
     /// Store connections open at the last count.
     connections: Cell<i64>,
-    closing: Cell<bool>,
+    life: Cell<Life>,
     closed: RefCell<Vec<Waker>>,
     /// For the spool, gathered in a turn.
     to_spool: RefCell<(Vec<(u64, SpoolRecord)>, Vec<(SpoolId, DrainVerdict)>)>,
@@ -180,7 +190,7 @@ impl Core {
                 ids: Cell::new((0, random_bits() as u32)),
                 leases: Cell::new(random_bits() as u16),
                 connections: Cell::new(0),
-                closing: Cell::new(false),
+                life: Cell::new(Life::Serving),
                 closed: RefCell::default(),
                 to_spool: RefCell::default(),
                 own_keys: KeyHasher::new(
@@ -525,13 +535,22 @@ impl Core {
 
     /// Whether the broker shuts down.
     pub fn is_closing(&self) -> bool {
-        self.closing.get()
+        Life::Closing <= self.life.get()
     }
 
     /// Resolves when the broker shuts down; parked pops then answer 204.
     pub async fn shutdown(&self) {
+        self.comes_to(Life::Closing).await;
+    }
+
+    /// Resolves when no shard has a request left that this one may be asked for.
+    pub async fn over(&self) {
+        self.comes_to(Life::Over).await;
+    }
+
+    async fn comes_to(&self, life: Life) {
         std::future::poll_fn(|cx| {
-            if self.closing.get() {
+            if life <= self.life.get() {
                 return Poll::Ready(());
             }
             let mut wakers = self.closed.borrow_mut();
@@ -541,6 +560,11 @@ impl Core {
             Poll::Pending
         })
         .await
+    }
+
+    fn live(&self, life: Life) {
+        self.life.set(life);
+        self.closed.take().into_iter().for_each(Waker::wake);
     }
 
     /// Something was committed that other brokers may wait for: they are told soon. Nothing to do while there are none.
@@ -604,12 +628,8 @@ impl Core {
                 }
             }
             Mail::KeysFetched => self.guard.iter().for_each(Guard::keys_changed),
-            Mail::Shutdown => {
-                self.closing.set(true);
-                for waker in self.closed.take() {
-                    waker.wake();
-                }
-            }
+            Mail::Shutdown => self.live(Life::Closing),
+            Mail::Over => self.live(Life::Over),
             Mail::State { .. } | Mail::ReadLog { .. } | Mail::Committed | Mail::Finished | Mail::Signal => {}
         }
     }

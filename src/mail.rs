@@ -73,6 +73,8 @@ pub enum Mail {
     /// From the thread that fetches published keys: it has tried.
     KeysFetched,
     Shutdown,
+    /// From the control thread: every shard has answered its last request.
+    Over,
     // ---- to the control thread
     State {
         slot: Slot,

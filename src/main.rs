@@ -294,7 +294,7 @@ fn shard(
         };
         let _ = tell.send(Ok(rt::current().to_string()));
         let limits = conn::Limits { body_bytes: shared.config.max_body_bytes, ..conn::Limits::default() };
-        let api = std::rc::Rc::new(Api { core, tenancy: shared.config.tenancy });
+        let api = std::rc::Rc::new(Api { core: core.clone(), tenancy: shared.config.tenancy });
         let cut = conn::serve(api, listener, limits, tls).await;
         if cut > 0 {
             queen::warning!(
@@ -305,6 +305,8 @@ fn shard(
             );
         }
         shared.hub.send_wait(shared.control(), Mail::Finished).await;
+        // Requests of other shards may still want this one's partitions.
+        core.over().await;
     });
     if let Err(error) = ended {
         let _ = failed.send(Err(format!("shard {index} has no reactor: {error}")));

@@ -10,7 +10,7 @@ use crate::bundle::{News, PrepareLane, Prepared, PreparedLane, PreparedSet, firs
 use crate::calls::Pending;
 use crate::command::{AckSet, Record, Verdict};
 use crate::effect::{Call, CursorTo, LaneRow, StoreError, key_at};
-use crate::ids::{GroupId, LeaseId, Micros, Offset, PartitionId, Slot, Stamp};
+use crate::ids::{GroupId, LeaseId, Offset, PartitionId, Slot, Stamp};
 use crate::lane::{LaneState, SINCE_NEVER};
 use crate::limits::{REREAD_WAIT_US, RUN_ROWS_MAX, UNMET_MAX};
 use crate::moves::apply;

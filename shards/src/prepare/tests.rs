@@ -1,6 +1,7 @@
 use super::*;
 use crate::command::Command;
 use crate::fake::{Fake, PARTITION, moved, pop};
+use crate::ids::Micros;
 
 /// A page of a scan that was asked for before a bundle changed a cursor tells of a lease that the bundle may have ended.
 #[test]
