@@ -6,8 +6,10 @@
 //! Holds: the engine is entered by one task only; no borrow lives across an await; what must cross a core goes by mail.
 
 mod effects;
+mod life;
 mod pop;
 
+use self::life::Life;
 use crate::asked::Asked;
 use crate::auth::Guard;
 use crate::bell::Bell;
@@ -40,7 +42,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 /// Bodies parsed between two turns: some milliseconds of work, about what the store needs for its commit.
@@ -92,16 +94,6 @@ impl Writers {
     fn new(broker: u128) -> Writers {
         Writers { append: Writer::new(broker), moves: Writer::new(broker), bundle: Writer::new(broker) }
     }
-}
-
-/// How far a shard is with its end.
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
-enum Life {
-    Serving,
-    /// It takes no new requests.
-    Closing,
-    /// Nor has any other shard one left.
-    Over,
 }
 
 /// What a connection of this core can reach. Lives on its thread.
@@ -531,40 +523,6 @@ impl Core {
         let told = (0..self.shards())
             .map(|shard| self.ask(shard, Command::GroupChanged { tenant, queue: None, group: group.clone() }));
         futures_util::future::join_all(told).await;
-    }
-
-    /// Whether the broker shuts down.
-    pub fn is_closing(&self) -> bool {
-        Life::Closing <= self.life.get()
-    }
-
-    /// Resolves when the broker shuts down; parked pops then answer 204.
-    pub async fn shutdown(&self) {
-        self.comes_to(Life::Closing).await;
-    }
-
-    /// Resolves when no shard has a request left that this one may be asked for.
-    pub async fn over(&self) {
-        self.comes_to(Life::Over).await;
-    }
-
-    async fn comes_to(&self, life: Life) {
-        std::future::poll_fn(|cx| {
-            if life <= self.life.get() {
-                return Poll::Ready(());
-            }
-            let mut wakers = self.closed.borrow_mut();
-            if !wakers.iter().any(|w| w.will_wake(cx.waker())) {
-                wakers.push(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    fn live(&self, life: Life) {
-        self.life.set(life);
-        self.closed.take().into_iter().for_each(Waker::wake);
     }
 
     /// Something was committed that other brokers may wait for: they are told soon. Nothing to do while there are none.
